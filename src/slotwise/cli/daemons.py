@@ -1,0 +1,214 @@
+"""``slotwise master`` and ``slotwise worker``: the two processes, in the foreground."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import json
+import os
+import secrets
+import signal
+import socket
+from pathlib import Path
+from typing import Any
+
+import click
+
+from slotwise.cli.logging import configure_logging
+from slotwise.cli.options import config_options, local_options, worker_total
+from slotwise.client import DEFAULT_PORT, default_master_url, default_token_file, read_token, state_directory
+from slotwise.model.errors import SlotwiseError, UsageError
+
+_LOG_LEVEL = click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    show_default=True,
+    help="What to log to standard error.",
+)
+
+
+@click.command()
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), default=DEFAULT_PORT, show_default=True, help="0: a free one.")
+@click.option("--directory", type=click.Path(path_type=Path), help="Where jobs' records and logs are kept.")
+@click.option("--token-file", type=click.Path(path_type=Path), help="The cluster's token; made if it is not there.")
+@click.option("--local-workers", is_flag=True, help="Start workers on this machine when jobs need them.")
+@click.option("--address-file", type=click.Path(path_type=Path), help="Write the address as JSON here once it listens.")
+@local_options
+@config_options
+@_LOG_LEVEL
+def master(**given: Any) -> int:
+    """Run a master: REST, workers' stream and all JobMasters on one HTTP port.
+
+    Without --local-workers the cluster is standalone: start `slotwise worker --master URL` on each machine.
+
+    \b
+    Examples:
+      slotwise master
+      slotwise master --port 0 --local-workers --workers 4 --worker-memory 8g
+    """
+    configure_logging(given["log_level"])
+    return asyncio.run(_master(given))
+
+
+async def _master(given: dict[str, Any]) -> int:
+    from slotwise.cli.run import shape_from
+    from slotwise.config import load
+    from slotwise.master import Master, MasterOptions
+    from slotwise.provisioners.local import LocalProvisioner
+
+    _require_loopback(given["host"])
+    configuration = load(given["config_file"], given["settings"])
+    shape = shape_from(configuration, given) if given["local_workers"] else None
+    directory = (given["directory"] or state_directory() / "master").absolute()
+    token_file = (given["token_file"] or default_token_file()).absolute()
+    options = MasterOptions(
+        directory=directory,
+        token=_token(token_file),
+        host=given["host"],
+        port=given["port"],
+        resource_manager=configuration.resource_manager(shape, given["workers"] if shape else None),
+        job_master=configuration.job_master(),
+    )
+    service = Master(options)
+
+    def provisioner(started: Master) -> LocalProvisioner:
+        return LocalProvisioner(
+            directory / "workers", started.url, token_file, started.worker_exited, bound=True
+        )
+
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    await service.start(provisioner if shape is not None else None)
+    click.echo(f"slotwise: master listens on {service.url} (token in {token_file})", err=True)
+    address_file = given["address_file"]
+    if address_file is not None:
+        partial = address_file.with_suffix(".partial")
+        partial.write_text(json.dumps({"url": service.url, "pid": os.getpid()}))
+        partial.replace(address_file)
+    assert service.crashed is not None
+    stopping = asyncio.ensure_future(stop.wait())
+    try:
+        waits: list[asyncio.Future[Any]] = [stopping, service.crashed]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        if service.crashed.done():
+            raise SlotwiseError(f"internal error: {service.crashed.result()}")
+        click.echo("slotwise: stopping", err=True)
+        await _cancel_all(service)
+    finally:
+        stopping.cancel()
+        await service.close()
+        if address_file is not None:
+            address_file.unlink(missing_ok=True)
+    return 0
+
+
+async def _cancel_all(service: Any, limit_s: float = 20.0) -> None:
+    """Jobs end before their workers do."""
+    from slotwise.model.errors import ClusterError
+
+    records = service.dispatcher.jobs.values()
+    for record in list(records):
+        if not record.state.is_final:
+            with contextlib.suppress(ClusterError):
+                await service.cancel(record.job)
+    deadline = asyncio.get_running_loop().time() + limit_s
+    while not all(record.released for record in records) and asyncio.get_running_loop().time() < deadline:
+        await asyncio.sleep(0.05)
+
+
+def _require_loopback(host: str) -> None:
+    """Until the port can speak TLS and know people apart, it is for this machine alone (or a trusted address by choice)."""
+    with contextlib.suppress(ValueError):
+        if ipaddress.ip_address(host).is_unspecified:
+            raise UsageError(
+                f"--host {host} would listen on all addresses of this machine; name the one address that workers and users reach"
+            )
+    try:
+        socket.getaddrinfo(host, None)
+    except OSError as error:
+        raise UsageError(f"--host {host}: {error.strerror}") from error
+
+
+def _token(file: Path) -> str:
+    """The token in ``file``, made with mode 0600 if it is not there."""
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError), os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as made:
+        made.write(secrets.token_hex(32))
+    token = file.read_text().strip()
+    if len(token) < 16:
+        raise UsageError(f"the token in {file} is too short; remove the file to have one made")
+    if file.stat().st_mode & 0o077:
+        raise UsageError(f"{file} can be read by others; run: chmod 600 {file}")
+    return token
+
+
+@click.command()
+@click.option("--master", "master_url", metavar="URL", help="The master's address [default: this machine's].")
+@click.option("--token-file", type=click.Path(path_type=Path), help="File with the cluster's token.")
+@click.option("--cpus", help="Cores to give to slots, as in 4 or 0.5 [default: all].")
+@click.option("--memory", help="Memory to give to slots, as in 8g [default: 90 % of the machine's].")
+@click.option("--resource", "resources", multiple=True, metavar="NAME=AMOUNT", help="Another resource, as in gpu=1.")
+@click.option("--slots", type=click.IntRange(1), default=2, show_default=True, help="A default slot is 1/N of the total.")
+@click.option("--default-slot", metavar="CPUS:BYTES", hidden=True)
+@click.option("--host", help="Address under which other workers reach this one [default: loopback or found].")
+@click.option("--worker-id", hidden=True)
+@click.option("--directory", type=click.Path(path_type=Path), help="Where slots keep their files while they exist.")
+@config_options
+@_LOG_LEVEL
+def worker(**given: Any) -> int:
+    """Run a worker: it registers at the master and makes slots of any size as jobs need them.
+
+    \b
+    Examples:
+      slotwise worker --master http://10.0.0.1:8090 --token-file token
+      slotwise worker --cpus 8 --memory 32g --resource gpu=1
+    """
+    import psutil
+
+    from slotwise.config import load
+    from slotwise.embedded import shape_of
+    from slotwise.model.ids import WorkerId
+    from slotwise.worker import WorkerOptions, WorkerProcess
+
+    configure_logging(given["log_level"])
+    configuration = load(given["config_file"], given["settings"])
+    total = worker_total(
+        given["cpus"] or str(os.cpu_count() or 1),
+        given["memory"] or str(int(psutil.virtual_memory().total * 0.9)),
+        given["resources"],
+    )
+    default = shape_of(total, given["slots"]).default_profile
+    if given["default_slot"]:
+        cpus, _, memory = given["default_slot"].partition(":")
+        default = worker_total(cpus, memory)
+    url = given["master_url"] or default_master_url()
+    worker_id = WorkerId(given["worker_id"] or f"worker-{secrets.token_hex(4)}")
+    options = WorkerOptions(
+        master_url=url,
+        token=read_token(given["token_file"]),
+        worker=worker_id,
+        host=given["host"] or _own_address(url),
+        total=total,
+        default_profile=default,
+        directory=(given["directory"] or state_directory() / "workers" / worker_id).absolute(),
+        heartbeat_interval_s=configuration.get("heartbeat.interval"),
+        heartbeat_timeout_s=configuration.get("heartbeat.timeout"),
+    )
+    return asyncio.run(WorkerProcess(options).run())
+
+
+def _own_address(url: str) -> str:
+    """The address of this machine on the way to the master; no packet is sent."""
+    host = url.split("://", 1)[-1].split("/", 1)[0].rsplit(":", 1)[0].strip("[]")
+    try:
+        info = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(info[0], socket.SOCK_DGRAM) as probe:
+            probe.connect(info[4])
+            return str(probe.getsockname()[0])
+    except OSError as error:
+        raise UsageError(f"--master {url}: cannot find a way to {host}: {error.strerror}") from error

@@ -1,0 +1,103 @@
+"""The command line's entry: a group whose commands are imported only when they are used, so that ``slotwise --help`` is fast."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import sys
+from typing import Any
+
+import click
+
+from slotwise.model.errors import SlotwiseError
+
+# Name -> (module, attribute, one line for the list of commands).
+_COMMANDS: dict[str, tuple[str, str, str]] = {
+    "run": ("slotwise.cli.run", "run", "Run one PySpark program on an embedded cluster on this machine."),
+    "demo": ("slotwise.cli.demo", "demo", "Run the flights demo and show what the cluster did."),
+    "cluster": ("slotwise.cli.cluster", "cluster", "Start, stop or look at a local cluster in the background."),
+    "master": ("slotwise.cli.daemons", "master", "Run a master in the foreground."),
+    "worker": ("slotwise.cli.daemons", "worker", "Run a worker in the foreground."),
+    "submit": ("slotwise.cli.remote", "submit", "Submit a PySpark program to a running master."),
+    "jobs": ("slotwise.cli.remote", "jobs", "List the jobs."),
+    "job": ("slotwise.cli.remote", "job", "Show one job: what it declared, holds, lacks and runs."),
+    "logs": ("slotwise.cli.remote", "logs", "Print a job's output."),
+    "cancel": ("slotwise.cli.remote", "cancel", "Cancel a job."),
+    "workers": ("slotwise.cli.remote", "workers", "List the workers with their slots."),
+    "resources": ("slotwise.cli.remote", "resources", "Show what the cluster has and what each job requires."),
+    "doctor": ("slotwise.cli.doctor", "doctor", "Check this machine: Java, Python, Spark, memory, ports."),
+}
+
+
+class LazyGroup(click.Group):
+    """Knows its commands by name and imports one when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """In the order in which a newcomer meets them."""
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the command."""
+        if cmd_name not in _COMMANDS:
+            return None
+        module, attribute, _ = _COMMANDS[cmd_name]
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """With the nearest name where there is no such command."""
+        if args and args[0] not in _COMMANDS and not args[0].startswith("-"):
+            near = difflib.get_close_matches(args[0], _COMMANDS, n=1)
+            hint = f"Did you mean {near[0]!r}?" if near else "`slotwise --help` lists them."
+            raise click.UsageError(f"There is no command {args[0]!r}. {hint}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list, without importing anything."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, _, text) in _COMMANDS.items()])
+
+
+def _version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        from slotwise import __version__
+
+        click.echo(f"slotwise {__version__}")
+        ctx.exit()
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    epilog="Start with `slotwise doctor`, then `slotwise demo`, then `slotwise run your_program.py`.",
+)
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version.")
+def cli() -> None:
+    """A resource manager and job service for PySpark.
+
+    A job declares what it needs, starts with what there is, and gets slots of exactly its sizes, made on demand on
+    workers that many jobs share. Your PySpark programs run unchanged.
+    """
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run the command line; never a traceback for a user's mistake."""
+    try:
+        code: Any = cli.main(args=argv, prog_name="slotwise", standalone_mode=False)
+    except click.exceptions.Abort:
+        click.echo("slotwise: interrupted", err=True)
+        code = 130
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except SlotwiseError as error:
+        click.echo(f"slotwise: {error}", err=True)
+        code = error.exit_code
+    except BrokenPipeError:
+        # The reader of our output went away (as in `slotwise jobs | head`): nothing to say, and nobody to say it to.
+        sys.stderr.close()
+        code = 0
+    sys.exit(code if isinstance(code, int) else 0)

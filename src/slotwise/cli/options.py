@@ -1,0 +1,182 @@
+"""Options that several commands share, and how they become a job specification."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from slotwise.model.errors import UsageError
+from slotwise.model.job import JobSpec
+from slotwise.model.resources import ResourceProfile, parse_bytes, parse_cpu
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_JOB_OPTIONS = [
+    click.option("--name", metavar="NAME", help="Name of the job (default: the program's file name)."),
+    click.option(
+        "--conf",
+        "-c",
+        "conf",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="A Spark setting, as in spark-submit; may be repeated.",
+    ),
+    click.option("--properties-file", metavar="FILE", help="File of Spark settings, as in spark-submit."),
+    click.option("--py-files", metavar="FILES", help="Comma-separated .py, .zip or .egg files for the program."),
+    click.option("--files", metavar="FILES", help="Comma-separated files for the working directory of executors."),
+    click.option("--archives", metavar="FILES", help="Comma-separated archives, unpacked beside executors."),
+    click.option("--jars", metavar="FILES", help="Comma-separated jars for driver and executors."),
+    click.option("--driver-memory", metavar="SIZE", help="JVM heap of the driver, as in 1g [default: 1g]."),
+    click.option("--driver-cores", type=int, metavar="N", help="Cores of the driver's slot [default: 1]."),
+    click.option("--executor-memory", metavar="SIZE", help="JVM heap of each executor [default: 1g]."),
+    click.option("--executor-cores", type=int, metavar="N", help="Cores of each executor [default: 1]."),
+    click.option("--num-executors", type=int, metavar="N", help="Executors to ask for [default: 2]."),
+    click.option("--min-executors", type=int, metavar="N", help="Start with no fewer [default: 1]."),
+    click.option("--max-executors", type=int, metavar="N", help="Never more than this."),
+    click.option("--python", "python", metavar="PATH", help="Interpreter of the program [default: the worker's]."),
+    click.option("--env", "env", multiple=True, metavar="KEY=VALUE", help="Environment of the driver; may be repeated."),
+]
+
+_LOCAL_OPTIONS = [
+    click.option("--workers", type=click.IntRange(1), default=2, show_default=True, help="Workers at most."),
+    click.option("--worker-cpus", metavar="N", help="Cores of a worker [default: all of this machine, at least 2]."),
+    click.option("--worker-memory", metavar="SIZE", help="Memory of a worker [default: 45 % of this machine's]."),
+]
+
+_CONFIG_OPTIONS = [
+    click.option("--config", "config_file", type=click.Path(path_type=Path), help="YAML file of Slotwise options."),
+    click.option("-D", "settings", multiple=True, metavar="KEY=VALUE", help="A Slotwise option; may be repeated."),
+]
+
+_MASTER_OPTIONS = [
+    click.option("--master", "master_url", metavar="URL", help="The master [default: this machine's, or SLOTWISE_MASTER]."),
+    click.option("--token-file", type=click.Path(path_type=Path), help="File with the cluster's token."),
+]
+
+
+def _apply(function: Function, options: Sequence[Callable[[Any], Any]]) -> Function:
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def job_options(function: Function) -> Function:
+    """What a job may say of itself; spark-submit's names where it has them."""
+    return _apply(function, _JOB_OPTIONS)
+
+
+def local_options(function: Function) -> Function:
+    """The size of an embedded or local cluster."""
+    return _apply(function, _LOCAL_OPTIONS)
+
+
+def config_options(function: Function) -> Function:
+    """Slotwise's own configuration."""
+    return _apply(function, _CONFIG_OPTIONS)
+
+
+def master_options(function: Function) -> Function:
+    """Which master, and its token."""
+    return _apply(function, _MASTER_OPTIONS)
+
+
+def json_option(function: Function) -> Function:
+    """Every listing can be JSON."""
+    return _apply(function, [click.option("--json", "as_json", is_flag=True, help="Print JSON.")])
+
+
+def job_spec(program: str, args: tuple[str, ...], given: dict[str, Any]) -> JobSpec:
+    """The job that the options describe. Raises :class:`UsageError` for what cannot be."""
+    from slotwise.spark.conf import job_sizes, parse_conf_options, read_properties_file
+
+    path = _program(program)
+    conf: dict[str, str] = {}
+    if given["properties_file"]:
+        conf.update(read_properties_file(Path(given["properties_file"])))
+    conf.update(parse_conf_options(given["conf"]))
+    sizes = job_sizes(
+        conf,
+        driver_memory=given["driver_memory"],
+        driver_cores=given["driver_cores"],
+        executor_memory=given["executor_memory"],
+        executor_cores=given["executor_cores"],
+        num_executors=given["num_executors"],
+        min_executors=given["min_executors"],
+        max_executors=given["max_executors"],
+    )
+    return JobSpec(
+        name=given["name"] or conf.get("spark.app.name") or path.stem,
+        program=str(path),
+        args=args,
+        working_dir=os.getcwd(),
+        python=given["python"],
+        conf=conf,
+        env=_pairs(given["env"]),
+        py_files=_paths(given["py_files"], "--py-files"),
+        files=_paths(given["files"], "--files"),
+        archives=_paths(given["archives"], "--archives"),
+        jars=_paths(given["jars"], "--jars"),
+        driver=sizes.driver,
+        executor=sizes.executor,
+        min_executors=sizes.min_executors,
+        initial_executors=sizes.initial_executors,
+        max_executors=sizes.max_executors,
+        dynamic_allocation=sizes.dynamic_allocation,
+    )
+
+
+def _program(program: str) -> Path:
+    path = Path(program).expanduser().absolute()
+    if path.is_dir():
+        raise UsageError(f"{program} is a directory; give the program's .py file")
+    if not path.is_file():
+        raise UsageError(f"there is no file {program}")
+    if path.suffix != ".py":
+        raise UsageError(f"{program} is not a Python program (a .py file)")
+    return path
+
+
+def _paths(text: str | None, option: str) -> tuple[str, ...]:
+    """Absolute paths; a ``#name`` after an archive stays with it, and other schemes are Spark's business."""
+    found = []
+    for entry in (text or "").split(","):
+        if not entry.strip():
+            continue
+        if re.match(r"^[a-z][a-z0-9+.-]*://", entry):
+            found.append(entry)
+            continue
+        name, mark, alias = entry.strip().partition("#")
+        path = Path(name).expanduser().absolute()
+        if not path.exists():
+            raise UsageError(f"{option}: there is no file {name}")
+        found.append(f"{path}{mark}{alias}")
+    return tuple(found)
+
+
+def _pairs(entries: tuple[str, ...]) -> dict[str, str]:
+    pairs = {}
+    for entry in entries:
+        key, separator, value = entry.partition("=")
+        if not separator or not key:
+            raise UsageError(f"--env {entry}: write KEY=VALUE")
+        pairs[key] = value
+    return pairs
+
+
+def worker_total(cpus: str, memory: str, resources: tuple[str, ...] = ()) -> ResourceProfile:
+    """The size that a worker's options describe."""
+    extended = {}
+    for entry in resources:
+        name, separator, amount = entry.partition("=")
+        if not separator or not amount.isdigit():
+            raise UsageError(f"--resource {entry}: write NAME=AMOUNT, as in gpu=1")
+        extended[name] = int(amount)
+    total = ResourceProfile.of(parse_cpu(cpus, "--cpus"), parse_bytes(memory, "--memory"), extended)
+    if total.cpu_milli == 0 or total.memory_bytes == 0:
+        raise UsageError("a worker needs more than zero cores and memory (--cpus, --memory)")
+    return total

@@ -1,0 +1,210 @@
+"""``slotwise run``: one program on an embedded cluster, from nothing to nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import click
+
+from slotwise.cli.console import Screen, Tail, event_line, job_line
+from slotwise.cli.options import config_options, job_options, job_spec, local_options
+from slotwise.client import state_directory
+from slotwise.config import Configuration, load
+from slotwise.dispatcher.http.views import job_details
+from slotwise.embedded import EmbeddedCluster, local_shape
+from slotwise.model.errors import SlotwiseError
+from slotwise.model.ids import JobId
+from slotwise.model.job import JobResult, JobSpec, JobState
+from slotwise.model.resources import parse_bytes, parse_cpu
+from slotwise.resourcemanager.sizing import WorkerShape
+from slotwise.runtime.events import Happened
+
+_KEPT_RUNS = 20
+_POLL_S = 0.1
+
+
+@click.command(context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False})
+@job_options
+@local_options
+@config_options
+@click.option("--quiet", "-q", is_flag=True, help="Only the program's own output.")
+@click.argument("program")
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+def run(program: str, args: tuple[str, ...], **given: Any) -> int:
+    """Run one PySpark PROGRAM with ARGS on an embedded cluster on this machine.
+
+    Master and workers are started for it and taken down after it. The program's output is passed through; the exit code is the
+    program's own (130 after Ctrl-C).
+
+    \b
+    Examples:
+      slotwise run job.py --date 2013-01-01
+      slotwise run --num-executors 3 --executor-memory 2g job.py
+      slotwise run --conf spark.dynamicAllocation.enabled=true --max-executors 4 job.py
+    """
+    configuration = load(given["config_file"], given["settings"])
+    shape = shape_from(configuration, given)
+    spec = job_spec(program, args, given)
+    outcome = EmbeddedRun(spec, configuration, shape, given["workers"], Screen(given["quiet"])).execute()
+    return outcome.exit_code
+
+
+def shape_from(configuration: Configuration, given: dict[str, Any]) -> WorkerShape:
+    """The workers' size from --worker-cpus and --worker-memory."""
+    cpu = parse_cpu(given["worker_cpus"], "--worker-cpus") if given["worker_cpus"] else None
+    memory = parse_bytes(given["worker_memory"], "--worker-memory") if given["worker_memory"] else None
+    return local_shape(configuration, cpu, memory)
+
+
+def run_directory() -> Path:
+    """A fresh directory for a run's records and logs; the oldest runs are dropped."""
+    base = state_directory() / "runs"
+    base.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for old in sorted(path for path in base.iterdir() if path.is_dir())[: -_KEPT_RUNS + 1]:
+        shutil.rmtree(old, ignore_errors=True)
+    stamp = datetime.datetime.now(tz=datetime.UTC).strftime("%Y%m%dT%H%M%S.%f")
+    directory = base / stamp
+    directory.mkdir(mode=0o700)
+    return directory
+
+
+class Outcome:
+    """How an embedded run ended: the result, its events and where its logs are."""
+
+    def __init__(self, result: JobResult, events: list[Happened], logs: Path) -> None:
+        self.result = result
+        self.events = events
+        self.logs = logs
+
+    @property
+    def exit_code(self) -> int:
+        """0 finished, the program's code or 1 failed, 130 cancelled."""
+        if self.result.state is JobState.FINISHED:
+            return 0
+        if self.result.state is JobState.CANCELED:
+            return 130
+        code = self.result.exit_code
+        if code is None:
+            return 1
+        return code if 0 < code < 256 else 128 - code if code < 0 else 1
+
+
+class EmbeddedRun:
+    """One job on one embedded cluster. Ctrl-C cancels it in order; a second one ends everything at once."""
+
+    def __init__(
+        self, spec: JobSpec, configuration: Configuration, shape: WorkerShape, max_workers: int, screen: Screen
+    ) -> None:
+        self._spec = spec
+        self._configuration = configuration
+        self._shape = shape
+        self._max_workers = max_workers
+        self._screen = screen
+        self._interrupts = 0
+        self._tails: dict[str, Tail] = {}
+
+    def execute(self) -> Outcome:
+        """Run to the end. Raises :class:`SlotwiseError` when the cluster itself fails."""
+        return asyncio.run(self._execute())
+
+    async def _execute(self) -> Outcome:
+        loop = asyncio.get_running_loop()
+        interrupted = asyncio.Event()
+        hurried = asyncio.Event()
+
+        def on_signal() -> None:
+            self._interrupts += 1
+            (interrupted if self._interrupts == 1 else hurried).set()
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, on_signal)
+        directory = run_directory()
+        cluster = EmbeddedCluster(
+            directory, self._configuration, shape=self._shape, max_workers=self._max_workers
+        )
+        async with cluster:
+            job = await cluster.master.submit(self._spec)
+            logs = directory / "jobs" / job / "logs"
+            following = loop.create_task(self._follow(cluster, job, logs))
+            try:
+                await self._until_over(cluster, job, following, interrupted, hurried)
+            finally:
+                following.cancel()
+                if hurried.is_set():
+                    cluster.grace_s = 0.0
+        self._pass_output(logs)
+        self._screen.end()
+        record = cluster.master.dispatcher.jobs[job]
+        result = record.result or JobResult(JobState.CANCELED, reason="ended at once")
+        self._tell(result, logs)
+        return Outcome(result, cluster.master.events.of_cluster(), logs)
+
+    async def _until_over(
+        self,
+        cluster: EmbeddedCluster,
+        job: JobId,
+        following: asyncio.Future[None],
+        interrupted: asyncio.Event,
+        hurried: asyncio.Event,
+    ) -> None:
+        assert cluster.master.crashed is not None
+        crashed: asyncio.Future[Any] = cluster.master.crashed
+        first: asyncio.Future[Any] = asyncio.ensure_future(interrupted.wait())
+        second: asyncio.Future[Any] = asyncio.ensure_future(hurried.wait())
+        try:
+            await asyncio.wait([following, first, crashed], return_when=asyncio.FIRST_COMPLETED)
+            if interrupted.is_set() and not following.done():
+                self._screen.say("cancelling (Ctrl-C again to end at once)")
+                await cluster.master.cancel(job)
+                await asyncio.wait([following, second, crashed], return_when=asyncio.FIRST_COMPLETED)
+            if crashed.done():
+                raise SlotwiseError(f"internal error: {crashed.result()}")
+            if following.done():
+                await following
+        finally:
+            first.cancel()
+            second.cancel()
+
+    async def _follow(self, cluster: EmbeddedCluster, job: JobId, logs: Path) -> None:
+        """Show what happens until the job is over and its slots are back."""
+        master = cluster.master
+        seen = 0
+        while True:
+            record = master.dispatcher.jobs[job]
+            over = record.state.is_final and (record.released or self._interrupts > 1)
+            for event in master.events.of_cluster(seen):
+                seen = event.seq
+                line = event_line(event)
+                if line is not None:
+                    self._screen.say(line)
+            self._pass_output(logs)
+            if over:
+                return
+            details = job_details(record, master.job_masters.get(job), master.events.of_job(job))
+            self._screen.status(job_line(details))
+            await asyncio.sleep(_POLL_S)
+
+    def _pass_output(self, logs: Path) -> None:
+        if not logs.is_dir():
+            return
+        for path in sorted(logs.glob("driver-*")):
+            if path.suffix in (".out", ".err"):
+                data = self._tails.setdefault(path.name, Tail(path)).read()
+                if data:
+                    self._screen.passthrough(data, error=path.suffix == ".err")
+
+    def _tell(self, result: JobResult, logs: Path) -> None:
+        if result.state is JobState.FINISHED:
+            self._screen.say(f"logs: {logs}")
+            return
+        self._screen.say(f"{self._spec.name} {result.state.value.lower()}: {result.reason}")
+        if result.exit_code is None and result.state is JobState.FAILED:
+            # The program's own last words were passed through already; these are a JVM's or an executor's.
+            for line in result.log_tail:
+                self._screen.say(f"  {line}")
+        self._screen.say(f"logs: {logs}")

@@ -1,0 +1,132 @@
+"""Calls to a master over HTTP, as the command line makes them."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import httpx
+import msgspec
+import platformdirs
+
+from slotwise.model.errors import ClusterError
+from slotwise.model.job import JobSpec
+
+DEFAULT_PORT = 8090
+_FINAL = ("FINISHED", "FAILED", "CANCELED")
+
+
+def state_directory() -> Path:
+    """Where this user's clusters keep their address, token, records and logs."""
+    override = os.environ.get("SLOTWISE_STATE_DIR")
+    return Path(override) if override else Path(platformdirs.user_state_dir("slotwise"))
+
+
+def default_token_file() -> Path:
+    """The token that a master on this machine writes and everybody of this user finds."""
+    return state_directory() / "token"
+
+
+def default_master_url() -> str:
+    """SLOTWISE_MASTER, else the running local cluster's address, else the default port on this machine."""
+    if url := os.environ.get("SLOTWISE_MASTER"):
+        return url
+    try:
+        return str(json.loads((state_directory() / "cluster.json").read_text())["url"])
+    except (OSError, ValueError, KeyError):
+        return f"http://127.0.0.1:{DEFAULT_PORT}"
+
+
+def read_token(file: Path | None) -> str:
+    """SLOTWISE_TOKEN, else the text of ``file`` (or the default file). Raises :class:`ClusterError`."""
+    if file is None and (token := os.environ.get("SLOTWISE_TOKEN")):
+        return token
+    path = file or default_token_file()
+    try:
+        return path.read_text().strip()
+    except OSError as error:
+        raise ClusterError(
+            f"no token: cannot read {path} ({error.strerror}); start a master here, or copy its token file and name it with --token-file"
+        ) from error
+
+
+class Client:
+    """Synchronous calls to the master at ``url``. Errors are :class:`ClusterError` with what to do."""
+
+    def __init__(self, url: str, token: str) -> None:
+        self.url = url.rstrip("/")
+        self._http = httpx.Client(
+            base_url=self.url, headers={"Authorization": f"Bearer {token}"}, timeout=30, trust_env=False
+        )
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._http.close()
+
+    def call(self, method: str, path: str, **arguments: Any) -> Any:
+        """One call; the decoded JSON answer."""
+        try:
+            answer = self._http.request(method, path, **arguments)
+        except httpx.HTTPError as error:
+            raise ClusterError(
+                f"no master answers at {self.url} ({error}); start one with `slotwise cluster start`, or name it with --master"
+            ) from error
+        if answer.is_error:
+            raise ClusterError(_problem(answer))
+        return answer.json()
+
+    def submit(self, spec: JobSpec) -> str:
+        """Submit a job and return its id. Repeated when the connection breaks, under one idempotency key."""
+        key = secrets.token_hex(16)
+        body = msgspec.json.encode(spec)
+        for attempt in range(3):
+            try:
+                answer = self.call("POST", "/v1/jobs", content=body, headers={"Idempotency-Key": key})
+                return str(answer["jid"])
+            except ClusterError as error:
+                if attempt == 2 or not isinstance(error.__cause__, httpx.ReadError | httpx.RemoteProtocolError):
+                    raise
+                time.sleep(0.2)
+        raise AssertionError("unreachable")
+
+    def job(self, job: str) -> dict[str, Any]:
+        """The details of a job."""
+        return dict(self.call("GET", f"/v1/jobs/{job}"))
+
+    def wait(self, job: str, poll_s: float = 0.3) -> Iterator[dict[str, Any]]:
+        """The details of a job, again and again, the last time in its final state."""
+        while True:
+            details = self.job(job)
+            yield details
+            if details["state"] in _FINAL:
+                return
+            time.sleep(poll_s)
+
+    def log(self, job: str, name: str, *, follow: bool, offset: int = 0) -> Iterator[bytes]:
+        """The bytes of a log; with ``follow`` until the job is over."""
+        query = {"offset": str(offset), **({"follow": "1"} if follow else {})}
+        try:
+            with self._http.stream("GET", f"/v1/jobs/{job}/logs/{name}", params=query, timeout=None) as answer:
+                if answer.is_error:
+                    answer.read()
+                    raise ClusterError(_problem(answer))
+                yield from answer.iter_raw()
+        except httpx.HTTPError as error:
+            raise ClusterError(f"the master at {self.url} went away: {error}") from error
+
+
+def _problem(answer: httpx.Response) -> str:
+    try:
+        return str(answer.json()["detail"])
+    except (ValueError, KeyError):
+        return f"the master answered {answer.status_code} {answer.reason_phrase}"

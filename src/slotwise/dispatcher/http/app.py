@@ -1,0 +1,315 @@
+"""The master's one HTTP port: REST under ``/v1`` and the workers' stream (design decision 8).
+
+Every call but ``/healthz`` needs the cluster's token (``Authorization: Bearer …``). Errors are ``application/problem+json`` with what is wrong in ``detail``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+from collections.abc import AsyncIterator, Awaitable, Callable
+from http import HTTPStatus
+from typing import Any, Protocol
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route, WebSocketRoute
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from slotwise import __version__
+from slotwise.dispatcher.http import views
+from slotwise.dispatcher.machine import Dispatcher, JobRecord
+from slotwise.jobmaster.machine import JobMaster
+from slotwise.model.errors import ClusterError, ProtocolError
+from slotwise.model.ids import JobId, WorkerId
+from slotwise.model.job import JobSpec, JobState
+from slotwise.protocol.codec import PROTOCOL_VERSION, Hello, LogData, Mail, decode, encode
+from slotwise.protocol.messages import Envelope
+from slotwise.resourcemanager.machine import ResourceManager
+from slotwise.runtime.clock import monotonic
+from slotwise.runtime.events import EventLog
+from slotwise.runtime.logs import LogStore
+
+_MAX_BODY_BYTES = 4 * 1024 * 1024
+_LOG_PIECE_BYTES = 256 * 1024
+
+
+class _Options(Protocol):
+    @property
+    def token(self) -> str: ...
+
+
+class MasterPort(Protocol):
+    """What the HTTP side needs of the master."""
+
+    job_masters: dict[JobId, JobMaster]
+    dispatcher: Dispatcher
+    resource_manager: ResourceManager
+    logs: LogStore
+    events: EventLog
+
+    @property
+    def options(self) -> _Options:
+        """Has the token."""
+        ...
+
+    def post(self, envelope: Envelope) -> None:
+        """Deliver a message."""
+        ...
+
+    def connection(self, worker: WorkerId) -> contextlib.AbstractContextManager[asyncio.Queue[Mail]]:
+        """A worker's stream is open."""
+        ...
+
+    async def submit(self, spec: JobSpec, key: str | None = None) -> JobId:
+        """Submit a job."""
+        ...
+
+    async def cancel(self, job: JobId) -> JobState:
+        """Cancel a job."""
+        ...
+
+
+class Problem(Exception):
+    """An answer other than success."""
+
+    def __init__(self, status: HTTPStatus, detail: str) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+
+
+def json_response(value: Any, status: int = 200) -> Response:
+    """``value`` as JSON."""
+    return Response(msgspec.json.encode(value), status, media_type="application/json")
+
+
+def build_app(master: MasterPort) -> Starlette:
+    """The ASGI application."""
+    api = Api(master)
+    stream = WorkerStream(master)
+    return Starlette(
+        routes=[
+            Route("/healthz", api.open(api.health)),
+            Route("/v1/overview", api.guarded(api.overview)),
+            Route("/v1/jobs", api.guarded(api.submit), methods=["POST"]),
+            Route("/v1/jobs/overview", api.guarded(api.jobs)),
+            Route("/v1/jobs/{job}", api.guarded(api.job)),
+            Route("/v1/jobs/{job}", api.guarded(api.cancel), methods=["PATCH"]),
+            Route("/v1/jobs/{job}/events", api.guarded(api.job_events)),
+            Route("/v1/jobs/{job}/logs", api.guarded(api.log_names)),
+            Route("/v1/jobs/{job}/logs/{name}", api.guarded(api.log)),
+            Route("/v1/taskmanagers", api.guarded(api.taskmanagers)),
+            Route("/v1/resources", api.guarded(api.resources)),
+            WebSocketRoute("/v1/workers/stream", stream.serve),
+        ]
+    )
+
+
+def _allowed(header: str | None, token: str) -> bool:
+    given = (header or "").removeprefix("Bearer ")
+    return hmac.compare_digest(given.encode(), token.encode())
+
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+class Api:
+    """The REST calls."""
+
+    def __init__(self, master: MasterPort) -> None:
+        self._master = master
+
+    def open(self, endpoint: Endpoint) -> Endpoint:
+        """Turn problems into answers."""
+
+        async def call(request: Request) -> Response:
+            try:
+                return await endpoint(request)
+            except Problem as problem:
+                body = {"title": problem.status.phrase, "status": problem.status.value, "detail": problem.detail}
+                return Response(
+                    msgspec.json.encode(body), problem.status.value, media_type="application/problem+json"
+                )
+
+        return call
+
+    def guarded(self, endpoint: Endpoint) -> Endpoint:
+        """Ask for the token first."""
+
+        async def call(request: Request) -> Response:
+            if not _allowed(request.headers.get("authorization"), self._master.options.token):
+                raise Problem(HTTPStatus.UNAUTHORIZED, "this call needs the cluster's token (Authorization: Bearer …)")
+            return await endpoint(request)
+
+        return self.open(call)
+
+    def _record(self, request: Request) -> JobRecord:
+        job = JobId(request.path_params["job"])
+        record = self._master.dispatcher.jobs.get(job)
+        if record is None:
+            raise Problem(HTTPStatus.NOT_FOUND, f"there is no job {job}")
+        return record
+
+    async def health(self, _: Request) -> Response:
+        """GET /healthz."""
+        return json_response({"status": "ok", "version": __version__})
+
+    async def overview(self, _: Request) -> Response:
+        """GET /v1/overview."""
+        records = list(self._master.dispatcher.jobs.values())
+        return json_response(views.overview(self._master.resource_manager, records, __version__))
+
+    async def submit(self, request: Request) -> Response:
+        """POST /v1/jobs: a JobSpec as JSON; the Idempotency-Key header makes repeating it safe."""
+        body = bytearray()
+        async for piece in request.stream():
+            body += piece
+            if len(body) > _MAX_BODY_BYTES:
+                raise Problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"over {_MAX_BODY_BYTES} bytes")
+        try:
+            spec = msgspec.json.decode(bytes(body), type=JobSpec)
+        except msgspec.DecodeError as error:
+            raise Problem(HTTPStatus.BAD_REQUEST, f"not a job specification: {error}") from error
+        try:
+            job = await self._master.submit(spec, request.headers.get("idempotency-key"))
+        except ClusterError as error:
+            raise Problem(HTTPStatus.CONFLICT, str(error)) from error
+        return json_response({"jid": job}, HTTPStatus.ACCEPTED)
+
+    def _details(self, record: JobRecord) -> views.JsonObject:
+        master = self._master.job_masters.get(record.job)
+        return views.job_details(record, master, self._master.events.of_job(record.job))
+
+    async def jobs(self, _: Request) -> Response:
+        """GET /v1/jobs/overview."""
+        records = self._master.dispatcher.jobs.values()
+        return json_response({"jobs": [self._details(record) for record in records]})
+
+    async def job(self, request: Request) -> Response:
+        """GET /v1/jobs/:jobid."""
+        return json_response(self._details(self._record(request)))
+
+    async def cancel(self, request: Request) -> Response:
+        """PATCH /v1/jobs/:jobid?mode=cancel."""
+        record = self._record(request)
+        if request.query_params.get("mode", "cancel") != "cancel":
+            raise Problem(HTTPStatus.BAD_REQUEST, "the only mode is 'cancel'")
+        state = await self._master.cancel(record.job)
+        return json_response({"jid": record.job, "state": state.value}, HTTPStatus.ACCEPTED)
+
+    async def job_events(self, request: Request) -> Response:
+        """GET /v1/jobs/:jobid/events?after=N."""
+        record = self._record(request)
+        after = _integer(request, "after", 0)
+        return json_response({"events": self._master.events.of_job(record.job, after)})
+
+    async def log_names(self, request: Request) -> Response:
+        """GET /v1/jobs/:jobid/logs."""
+        record = self._record(request)
+        return json_response({"logs": self._master.logs.names(record.job)})
+
+    async def log(self, request: Request) -> Response:
+        """GET /v1/jobs/:jobid/logs/:name?offset=N&follow=1: the bytes; with ``follow`` until the job has ended."""
+        record = self._record(request)
+        name = request.path_params["name"]
+        path = self._master.logs.path(record.job, name)
+        follow = request.query_params.get("follow") in ("1", "true")
+        if path is None or (not path.is_file() and not follow):
+            raise Problem(HTTPStatus.NOT_FOUND, f"job {record.job} has no log {name!r}")
+        offset = _integer(request, "offset", 0)
+
+        async def pieces() -> AsyncIterator[bytes]:
+            position = offset
+            while True:
+                over = record.released or (record.state.is_final and not follow)
+                if path.is_file():
+                    with path.open("rb") as file:
+                        file.seek(position)
+                        while data := file.read(_LOG_PIECE_BYTES):
+                            position += len(data)
+                            yield data
+                if over or not follow:
+                    return
+                await asyncio.sleep(0.2)
+
+        return StreamingResponse(pieces(), media_type="text/plain; charset=utf-8")
+
+    async def taskmanagers(self, _: Request) -> Response:
+        """GET /v1/taskmanagers."""
+        return json_response(views.taskmanagers(self._master.resource_manager, monotonic()))
+
+    async def resources(self, _: Request) -> Response:
+        """GET /v1/resources."""
+        return json_response(views.resources(self._master.resource_manager))
+
+
+def _integer(request: Request, name: str, default: int) -> int:
+    text = request.query_params.get(name)
+    if text is None:
+        return default
+    if not text.isdigit():
+        raise Problem(HTTPStatus.BAD_REQUEST, f"{name} must be a whole number, not {text!r}")
+    return int(text)
+
+
+class WorkerStream:
+    """The workers' side of the port: binary frames over a WebSocket."""
+
+    # Close codes of our own (RFC 6455 leaves 4000 … 4999 to applications).
+    _BAD_FRAME = 4400
+
+    def __init__(self, master: MasterPort) -> None:
+        self._master = master
+
+    async def serve(self, socket: WebSocket) -> None:
+        """One worker's connection, from its hello to its end."""
+        if not _allowed(socket.headers.get("authorization"), self._master.options.token):
+            await socket.close(1008)
+            return
+        await socket.accept()
+        try:
+            hello = decode(await socket.receive_bytes())
+            if not isinstance(hello, Hello):
+                raise ProtocolError("the first frame must be a hello")
+            if hello.protocol != PROTOCOL_VERSION or hello.version != __version__:
+                raise ProtocolError(
+                    f"worker runs slotwise {hello.version} (protocol {hello.protocol}), master {__version__} "
+                    f"(protocol {PROTOCOL_VERSION}): install the same version on both"
+                )
+            with self._master.connection(hello.worker) as queue:
+                sender = asyncio.get_running_loop().create_task(self._send(socket, queue))
+                try:
+                    await self._receive(socket, hello.worker, queue)
+                finally:
+                    sender.cancel()
+        except ProtocolError as error:
+            with contextlib.suppress(RuntimeError):
+                await socket.close(self._BAD_FRAME, str(error)[:120])
+        except WebSocketDisconnect:
+            pass
+
+    async def _send(self, socket: WebSocket, queue: asyncio.Queue[Mail]) -> None:
+        with contextlib.suppress(RuntimeError, WebSocketDisconnect):
+            while True:
+                await socket.send_bytes(encode(await queue.get()))
+
+    async def _receive(self, socket: WebSocket, worker: WorkerId, queue: asyncio.Queue[Mail]) -> None:
+        sender = f"te:{worker}"
+        while True:
+            frame = decode(await socket.receive_bytes())
+            match frame:
+                case Mail(envelopes):
+                    for envelope in envelopes:
+                        # A worker speaks for itself alone.
+                        if envelope.sender == sender and not envelope.to.startswith("te:"):
+                            self._master.post(envelope)
+                case LogData():
+                    answer = self._master.logs.write(frame)
+                    if answer is not None:
+                        await socket.send_bytes(encode(answer))
+                case _:
+                    raise ProtocolError(f"a worker does not send {type(frame).__name__}")

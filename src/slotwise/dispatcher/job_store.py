@@ -1,0 +1,33 @@
+"""The record of jobs on disk: one directory a job, written before a submission is acknowledged.
+
+``job.json`` holds the specification, ``result.json`` how it ended. Each is written whole: to a file beside it, synced, then renamed.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from slotwise.protocol.effects import PersistJob, PersistResult
+
+
+class JobStore:
+    """Jobs below ``directory``. Raises OSError when the disk will not take a record."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def persist(self, record: PersistJob | PersistResult) -> None:
+        """Write a record durably."""
+        name = "job.json" if isinstance(record, PersistJob) else "result.json"
+        folder = self._directory / record.job
+        folder.mkdir(mode=0o700, exist_ok=True)
+        partial = folder / f"{name}.partial"
+        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(msgspec.json.encode(record))
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(folder / name)

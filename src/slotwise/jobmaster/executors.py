@@ -1,0 +1,178 @@
+"""The Spark executors of one driver: which run where, what the driver wants, and what it must be told.
+
+All is absolute: the driver's report says how many executors of each Spark resource profile it wants and which it gives back; the
+directives say which may register and which are lost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from slotwise.model.ids import AllocationId, IdSource
+from slotwise.model.process import (
+    DriverDirectives,
+    DriverReport,
+    ExecutorProcess,
+    ExecutorTotal,
+    LostExecutor,
+)
+from slotwise.model.requirements import Counts
+
+
+@dataclass
+class Executor:
+    """An executor that was started and is not known to be gone. ``stopping``: it was asked to end."""
+
+    executor_id: str
+    ticket: str
+    app_id: str
+    profile_id: int
+    allocation: AllocationId
+    process: ExecutorProcess
+    registered: bool = False
+    stopping: bool = False
+
+
+class Executors:
+    """The executors of the job's present driver. Executor ids rise over the whole life of the job and are never used twice."""
+
+    def __init__(self, ids: IdSource, next_id: int = 1) -> None:
+        self.live: dict[str, Executor] = {}
+        self.report: DriverReport | None = None
+        self.failures_in_a_row = 0
+        self.next_id = next_id
+        self._ids = ids
+        self._lost: dict[str, LostExecutor] = {}
+        self._version = 1
+        self._lost_at_version: dict[str, int] = {}
+
+    # ------------------------------------------------------------------------------------------- what the driver says
+
+    def take(self, report: DriverReport) -> bool:
+        """Take a driver's report; false when it is not newer than the last."""
+        if self.report is not None and report.version <= self.report.version:
+            return False
+        if self.report is None or report.app_id != self.report.app_id:
+            self._lost.clear()
+            self._lost_at_version.clear()
+            self._version += 1
+        self.report = report
+        for executor_id in report.registered:
+            executor = self.live.get(executor_id)
+            if executor is not None and not executor.registered:
+                executor.registered = True
+                self.failures_in_a_row = 0
+        for executor_id, version in list(self._lost_at_version.items()):
+            if report.directives_seen >= version:
+                del self._lost_at_version[executor_id]
+                del self._lost[executor_id]
+        return True
+
+    @property
+    def active(self) -> bool:
+        """Whether a SparkContext is up that executors can join."""
+        return self.report is not None and not self.report.ended and bool(self.report.driver_url)
+
+    def wanted(self, max_executors: int | None) -> tuple[ExecutorTotal, ...]:
+        """The driver's totals, bounded by the job's own maximum; earlier profiles first."""
+        if self.report is None or self.report.ended:
+            return ()
+        left = max_executors
+        totals = []
+        for total in sorted(self.report.totals, key=lambda total: total.profile_id):
+            count = total.count if left is None else min(total.count, left)
+            if left is not None:
+                left -= count
+            if count > 0:
+                totals.append(ExecutorTotal(total.profile_id, total.size, count))
+        return tuple(totals)
+
+    def to_start(self, max_executors: int | None) -> list[ExecutorTotal]:
+        """How many more executors of each profile should run."""
+        more = []
+        for total in self.wanted(max_executors):
+            running = sum(
+                1
+                for executor in self.live.values()
+                if executor.profile_id == total.profile_id and not executor.stopping
+            )
+            if running < total.count:
+                more.append(ExecutorTotal(total.profile_id, total.size, total.count - running))
+        return more
+
+    def to_stop(self) -> list[Executor]:
+        """Executors that the driver gives back, or whose application is over."""
+        if self.report is None:
+            return []
+        return [
+            executor
+            for executor in self.live.values()
+            if not executor.stopping
+            and (
+                executor.executor_id in self.report.kills
+                or self.report.ended
+                or executor.app_id != self.report.app_id
+            )
+        ]
+
+    def required(self, max_executors: int | None) -> Counts:
+        """The slots for what is wanted."""
+        counts: Counts = {}
+        for total in self.wanted(max_executors):
+            counts[total.size.profile] = counts.get(total.size.profile, 0) + total.count
+        return counts
+
+    # ------------------------------------------------------------------------------------------- what happens to them
+
+    def launch(self, total: ExecutorTotal, allocation: AllocationId, secret: str, working_dir: str) -> Executor:
+        """A new executor for the slot ``allocation``. Only while :attr:`active`."""
+        assert self.report is not None
+        executor_id = str(self.next_id)
+        self.next_id += 1
+        process = ExecutorProcess(
+            executor_id,
+            self._ids.new_secret(),
+            self.report.app_id,
+            self.report.driver_url,
+            total.profile_id,
+            total.size,
+            secret,
+            working_dir,
+            self.report.launch,
+        )
+        executor = Executor(
+            executor_id, process.ticket, self.report.app_id, total.profile_id, allocation, process
+        )
+        self.live[executor_id] = executor
+        self._version += 1
+        return executor
+
+    def gone(self, executor_id: str, exit_code: int | None, caused_by_program: bool, reason: str) -> Executor | None:
+        """An executor ended or was lost with its slot; the driver will be told."""
+        executor = self.live.pop(executor_id, None)
+        if executor is None:
+            return None
+        self._version += 1
+        if self.report is not None and executor.app_id == self.report.app_id:
+            code = -1 if exit_code is None else exit_code
+            self._lost[executor_id] = LostExecutor(executor_id, code, caused_by_program, reason)
+            self._lost_at_version[executor_id] = self._version
+        return executor
+
+    def by_allocation(self, allocation: AllocationId) -> Executor | None:
+        """The executor in this slot, if one is live."""
+        for executor in self.live.values():
+            if executor.allocation == allocation:
+                return executor
+        return None
+
+    def directives(self) -> DriverDirectives | None:
+        """What the driver must know, or None when there is no application or it has seen it all."""
+        if not self.active or self.report is None or self.report.directives_seen >= self._version:
+            return None
+        launched = {
+            executor.executor_id: executor.ticket
+            for executor in self.live.values()
+            if executor.app_id == self.report.app_id
+        }
+        return DriverDirectives(self._version, self.report.app_id, launched, tuple(self._lost.values()))

@@ -1,0 +1,46 @@
+"""Every error that Slotwise raises on purpose.
+
+::
+
+    SlotwiseError
+    ├── UsageError            a mistake in what the user typed or configured   (exit code 2)
+    │   ├── ConfigError       unknown, contradictory or unparsable configuration
+    │   └── SizeError         a size, count or core number that cannot be used
+    ├── EnvironmentProblem    Java, Spark, port, file or memory is not as needed (exit code 1)
+    ├── ClusterError          the master said no, or cannot be reached           (exit code 1)
+    └── ProtocolError         a frame or message that cannot be understood
+
+The message of each says what is wrong, where, and what to do; it is shown to users as it stands.
+"""
+
+
+class SlotwiseError(Exception):
+    """Base of all errors raised on purpose; its text is fit for a user's eyes."""
+
+    exit_code = 1
+
+
+class UsageError(SlotwiseError):
+    """The user's input cannot be used. Nothing was changed."""
+
+    exit_code = 2
+
+
+class ConfigError(UsageError):
+    """A configuration key or value is unknown, unparsable or contradicts another."""
+
+
+class SizeError(UsageError):
+    """A memory size, core count or executor count is out of its range or unparsable."""
+
+
+class EnvironmentProblem(SlotwiseError):
+    """This machine lacks something (Java, a free port, a readable file)."""
+
+
+class ClusterError(SlotwiseError):
+    """The cluster refused a call or could not be reached."""
+
+
+class ProtocolError(SlotwiseError):
+    """A frame or message is malformed or of a version that is not spoken here."""

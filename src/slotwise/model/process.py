@@ -1,0 +1,128 @@
+"""What a TaskExecutor is asked to start in a slot, and what the driver's JVM says and is told.
+
+These values travel inside messages between JobMaster and TaskExecutor; ``slotwise.spark`` turns them into command
+lines. They hold secrets, so they are never logged whole.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from slotwise.model.job import DriverSize, ExecutorSize, JobSpec
+
+
+class DriverProcess(msgspec.Struct, frozen=True, tag="driver"):
+    """A Spark driver: a JVM gateway and the Python program attached to it. ``secret`` is the job's spark.authenticate
+    secret; ``attempt`` counts the job's drivers from 1."""
+
+    spec: JobSpec
+    secret: str
+    attempt: int = 1
+
+    @property
+    def size(self) -> DriverSize:
+        """The driver's size."""
+        return self.spec.driver
+
+
+class ExecutorProcess(msgspec.Struct, frozen=True, tag="executor"):
+    """A Spark executor of ``size`` for the application ``app_id`` whose driver listens at ``driver_url``.
+
+    ``executor_id`` is an integer ≥ 1 in text, unique in the job. ``ticket`` is a one-time word that the driver checks
+    when the executor registers. ``launch`` comes from the driver (see :class:`ExecutorLaunch`).
+    """
+
+    executor_id: str
+    ticket: str
+    app_id: str
+    driver_url: str
+    profile_id: int
+    size: ExecutorSize
+    secret: str
+    working_dir: str
+    launch: ExecutorLaunch
+
+
+class ExecutorLaunch(msgspec.Struct, frozen=True):
+    """What every executor of an application must be started with, as the driver's SparkConf has it.
+
+    ``startup_conf``: spark.* keys an executor needs before it can ask the driver (never a secret); ``java_options``:
+    spark.executor.extraJavaOptions, split into words; ``class_path`` and ``library_path``: extra entries; ``env``:
+    environment of executors.
+    """
+
+    startup_conf: dict[str, str] = msgspec.field(default_factory=dict)
+    java_options: tuple[str, ...] = ()
+    class_path: tuple[str, ...] = ()
+    library_path: tuple[str, ...] = ()
+    env: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+ProcessSpec = DriverProcess | ExecutorProcess
+
+
+class ExecutorTotal(msgspec.Struct, frozen=True):
+    """The driver wants ``count`` executors of Spark resource profile ``profile_id``, each of ``size``."""
+
+    profile_id: int
+    size: ExecutorSize
+    count: int
+
+
+class StageProgress(msgspec.Struct, frozen=True):
+    """An active Spark stage and its tasks."""
+
+    stage_id: int
+    name: str
+    tasks: int
+    done: int
+    running: int
+    failed: int = 0
+
+
+class DriverReport(msgspec.Struct, frozen=True):
+    """All that a Spark driver's JVM says of itself: absolute, repeated, told apart by ``version`` (rises from 1).
+
+    ``app_id`` is Spark's application id; a program may have several applications one after the other. ``ended`` says
+    that this application's SparkContext was stopped. ``totals`` is what it wants now; ``kills`` are the executors that it gives
+    back; ``registered`` those that have joined and live; ``directives_seen`` is the version of the last
+    :class:`DriverDirectives` it has carried out. ``first_task_unix_s`` is the launch time of the first task.
+    ``task_count`` counts tasks that ended well.
+    """
+
+    version: int
+    app_id: str
+    driver_url: str = ""
+    ui_url: str = ""
+    launch: ExecutorLaunch = ExecutorLaunch()
+    totals: tuple[ExecutorTotal, ...] = ()
+    kills: tuple[str, ...] = ()
+    registered: tuple[str, ...] = ()
+    directives_seen: int = 0
+    ended: bool = False
+    stages: tuple[StageProgress, ...] = ()
+    tasks_done: int = 0
+    first_task_unix_s: float | None = None
+
+
+class LostExecutor(msgspec.Struct, frozen=True):
+    """An executor that is gone. ``caused_by_program`` is false when its slot or worker was lost, so that Spark does
+    not count it as a failure of the tasks that ran there."""
+
+    executor_id: str
+    exit_code: int
+    caused_by_program: bool
+    reason: str
+
+
+class DriverDirectives(msgspec.Struct, frozen=True):
+    """All that the JobMaster tells a driver's JVM: absolute, repeated until seen.
+
+    ``launched``: every executor that was started for ``app_id`` and is not known to be gone, with its ticket. An executor that is
+    not in it may not register. ``lost``: executors of ``app_id`` that are gone.
+    """
+
+    version: int
+    app_id: str
+    launched: dict[str, str] = msgspec.field(default_factory=dict)
+    lost: tuple[LostExecutor, ...] = ()

@@ -1,0 +1,152 @@
+"""What a machine wants done, as a value (design decision 1).
+
+The runtime carries an :class:`Effects` out in this order, each part before the next: ``persist`` (durable before anybody is
+told), ``send``, ``processes`` and ``workers`` and ``job_masters`` (start and stop), ``events`` (for people), and last
+``shutdown``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import msgspec
+
+from slotwise.model.ids import AllocationId, JobId, LeaderToken, WorkerId
+from slotwise.model.job import JobResult, JobSpec
+from slotwise.model.process import DriverDirectives, DriverReport, ProcessSpec
+from slotwise.model.resources import ResourceProfile
+from slotwise.protocol.messages import Envelope, ProcessStatus
+
+# ----------------------------------------------------------------------------------------------- effects
+
+
+class PersistJob(msgspec.Struct, frozen=True, tag=True):
+    """Record an accepted job before its submission is acknowledged."""
+
+    job: JobId
+    key: str
+    spec: JobSpec
+
+
+class PersistResult(msgspec.Struct, frozen=True, tag=True):
+    """Record how a job ended."""
+
+    job: JobId
+    result: JobResult
+
+
+class StartProcess(msgspec.Struct, frozen=True):
+    """Start ``spec`` in the slot; the runtime answers with ProcessChanged."""
+
+    allocation: AllocationId
+    job: JobId
+    process: str
+    spec: ProcessSpec
+
+
+class EndProcess(msgspec.Struct, frozen=True):
+    """End the process in the slot, gracefully and then by force; the runtime answers with ProcessChanged."""
+
+    allocation: AllocationId
+    process: str
+
+
+class TellDriver(msgspec.Struct, frozen=True):
+    """Pass directives on to the driver's JVM in this slot."""
+
+    allocation: AllocationId
+    directives: DriverDirectives
+
+
+class CleanSlot(msgspec.Struct, frozen=True):
+    """Nothing runs in the slot any more and it is gone: remove its directory."""
+
+    allocation: AllocationId
+
+
+class StartWorker(msgspec.Struct, frozen=True):
+    """Have the provisioner start a worker of this size under this id."""
+
+    worker: WorkerId
+    total: ResourceProfile
+    default_profile: ResourceProfile
+
+
+class StopWorker(msgspec.Struct, frozen=True):
+    """Have the provisioner make sure that this worker ends (it was asked to already, or never came)."""
+
+    worker: WorkerId
+
+
+class StartJobMaster(msgspec.Struct, frozen=True):
+    """Start a JobMaster for the job under this leader token."""
+
+    job: JobId
+    spec: JobSpec
+    token: LeaderToken
+
+
+class StopJobMaster(msgspec.Struct, frozen=True):
+    """The job is over and recorded: end its JobMaster."""
+
+    job: JobId
+
+
+class Event(msgspec.Struct, frozen=True):
+    """Something that people may want to read: ``name`` is one of a small vocabulary, ``fields`` are short values."""
+
+    name: str
+    job: JobId | None = None
+    worker: WorkerId | None = None
+    allocation: AllocationId | None = None
+    fields: dict[str, str | int | float | None] = msgspec.field(default_factory=dict)
+
+
+@dataclass
+class Effects:
+    """See the module's head for the order in which these are carried out."""
+
+    persist: list[PersistJob | PersistResult] = field(default_factory=list)
+    send: list[Envelope] = field(default_factory=list)
+    processes: list[StartProcess | EndProcess | TellDriver | CleanSlot] = field(default_factory=list)
+    workers: list[StartWorker | StopWorker] = field(default_factory=list)
+    job_masters: list[StartJobMaster | StopJobMaster] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    shutdown: str | None = None
+
+
+# ----------------------------------------------------------------------------------------------- what the runtime tells machines
+
+
+class ProcessChanged(msgspec.Struct, frozen=True):
+    """To a TaskExecutor: the process in the slot started, or ended."""
+
+    allocation: AllocationId
+    status: ProcessStatus
+
+
+class DriverSaid(msgspec.Struct, frozen=True):
+    """To a TaskExecutor: the driver's JVM in the slot has reported."""
+
+    allocation: AllocationId
+    report: DriverReport
+
+
+class StopRequested(msgspec.Struct, frozen=True):
+    """To a TaskExecutor: its host wants it to end."""
+
+    reason: str
+
+
+class ConnectionClosed(msgspec.Struct, frozen=True):
+    """To the ResourceManager: the stream of this worker has closed."""
+
+    worker: WorkerId
+
+
+class WorkerExited(msgspec.Struct, frozen=True):
+    """To the ResourceManager, from the provisioner: the worker's process is gone, or could not be started."""
+
+    worker: WorkerId
+    reason: str
+    started: bool

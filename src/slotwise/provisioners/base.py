@@ -1,0 +1,28 @@
+"""What a provisioner of workers is: verbs, no policy (how many and when is the ResourceManager's business)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from slotwise.model.ids import WorkerId
+from slotwise.model.resources import ResourceProfile
+from slotwise.protocol.effects import WorkerExited
+
+ExitListener = Callable[[WorkerExited], None]
+
+
+class Provisioner(Protocol):
+    """Starts and stops workers. Each call returns at once; what comes of it is told to the listener."""
+
+    def start_worker(self, worker: WorkerId, total: ResourceProfile, default_profile: ResourceProfile) -> None:
+        """Start a worker of this size that will register under this id."""
+        ...
+
+    def stop_worker(self, worker: WorkerId) -> None:
+        """Make sure that the worker ends and leaves nothing behind. Unknown ids are ignored."""
+        ...
+
+    async def close(self, grace_s: float) -> None:
+        """End all workers, by force after ``grace_s`` seconds."""
+        ...

@@ -1,0 +1,128 @@
+"""Workers as processes on this machine (B: SZ-11, F-01: a worker's end is seen at once)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from slotwise.model.ids import WorkerId
+from slotwise.model.resources import ResourceProfile
+from slotwise.protocol.effects import WorkerExited
+from slotwise.provisioners.base import ExitListener
+from slotwise.runtime.children import start_child, sweep, wait_exit
+
+log = structlog.get_logger(__name__)
+
+_STOP_GRACE_S = 20.0
+
+
+class LocalProvisioner:
+    """Starts ``python -m slotwise worker`` below ``directory``. ``bound``: the workers die with this process."""
+
+    def __init__(
+        self,
+        directory: Path,
+        master_url: str,
+        token_file: Path,
+        on_exit: ExitListener,
+        *,
+        bound: bool,
+        worker_options: tuple[str, ...] = (),
+    ) -> None:
+        self._directory = directory
+        self._master_url = master_url
+        self._token_file = token_file
+        self._on_exit = on_exit
+        self._bound = bound
+        self._options = worker_options
+        self._processes: dict[WorkerId, subprocess.Popen[bytes]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closing = False
+
+    def start_worker(self, worker: WorkerId, total: ResourceProfile, default_profile: ResourceProfile) -> None:
+        """Start a worker process; its output goes to ``<directory>/<worker>.log``."""
+        argv = [
+            sys.executable,
+            *("-m", "slotwise", "worker", "--master", self._master_url, "--token-file", str(self._token_file)),
+            *("--worker-id", worker, "--cpus", _cores(total.cpu_milli), "--memory", str(total.memory_bytes)),
+            *("--default-slot", f"{_cores(default_profile.cpu_milli)}:{default_profile.memory_bytes}"),
+            *("--directory", str(self._directory / worker)),
+            *self._options,
+        ]
+        for name, amount in total.extended:
+            argv += ["--resource", f"{name}={amount}"]
+        self._directory.mkdir(parents=True, exist_ok=True)
+        try:
+            with (self._directory / f"{worker}.log").open("ab") as output:
+                process = start_child(
+                    argv,
+                    env=os.environ,
+                    cwd=self._directory,
+                    stdout=output,
+                    stderr=output,
+                    bound_to_parent=self._bound,
+                )
+        except OSError as error:
+            self._on_exit(WorkerExited(worker, f"cannot start a process: {error}", started=False))
+            return
+        self._processes[worker] = process
+        self._spawn(self._watch(worker, process))
+
+    def stop_worker(self, worker: WorkerId) -> None:
+        """SIGTERM now, SIGKILL later. A worker that has been asked by its master is on its way already."""
+        process = self._processes.get(worker)
+        if process is not None and process.poll() is None:
+            self._spawn(self._stop(process))
+
+    async def close(self, grace_s: float) -> None:
+        """End all workers; by force after ``grace_s`` seconds."""
+        self._closing = True
+        processes = list(self._processes.values())
+        for process in processes:
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+        waits = [asyncio.ensure_future(wait_exit(process)) for process in processes]
+        if waits:
+            await asyncio.wait(waits, timeout=grace_s)
+        for process in processes:
+            if process.poll() is None:
+                process.kill()
+        await asyncio.gather(*waits)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _stop(self, process: subprocess.Popen[bytes]) -> None:
+        process.send_signal(signal.SIGTERM)
+        try:
+            await asyncio.wait_for(wait_exit(process), _STOP_GRACE_S)
+        except TimeoutError:
+            process.kill()
+
+    async def _watch(self, worker: WorkerId, process: subprocess.Popen[bytes]) -> None:
+        code = await wait_exit(process)
+        self._processes.pop(worker, None)
+        directory = self._directory / worker
+        killed = sweep(directory / "children.json")
+        if killed:
+            log.warning("ended what a dead worker left", worker=worker, groups=killed)
+        shutil.rmtree(directory, ignore_errors=True)
+        if not self._closing:
+            how = f"signal {-code}" if code < 0 else f"code {code}"
+            self._on_exit(WorkerExited(worker, f"its process ended with {how}", started=True))
+
+
+def _cores(cpu_milli: int) -> str:
+    return f"{cpu_milli / 1000:g}"

@@ -1,0 +1,20 @@
+"""Workers that come by themselves (FLIP-6 'Standalone'): there is nothing to start, and nothing to stop."""
+
+from __future__ import annotations
+
+from slotwise.model.ids import WorkerId
+from slotwise.model.resources import ResourceProfile
+
+
+class StandaloneProvisioner:
+    """Never asked to start a worker, because a standalone cluster's sizing has no worker shape."""
+
+    def start_worker(self, worker: WorkerId, total: ResourceProfile, default_profile: ResourceProfile) -> None:
+        """Raises RuntimeError: a standalone cluster does not start workers."""
+        raise RuntimeError(f"a standalone cluster cannot start {worker} ({total}, {default_profile})")
+
+    def stop_worker(self, worker: WorkerId) -> None:
+        """Nothing: standalone workers are their hosts' business."""
+
+    async def close(self, grace_s: float) -> None:
+        """Nothing to end."""

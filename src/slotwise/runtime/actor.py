@@ -1,0 +1,95 @@
+"""Runs one machine: a mailbox, its timer, and somebody who carries its effects out.
+
+The loop is single-threaded: stimuli are handled one at a time, in the order they came. A machine that raises is a bug; it is logged with its
+traceback and handed to ``on_crash``, never swallowed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import structlog
+
+from slotwise.protocol.effects import Effects
+from slotwise.runtime.clock import monotonic
+
+log = structlog.get_logger(__name__)
+
+
+class Machine(Protocol):
+    """What all component machines have in common (design decision 1)."""
+
+    def handle(self, stimulus: Any, now: float) -> Effects:
+        """Take a stimulus."""
+        ...
+
+    def on_timer(self, now: float) -> Effects:
+        """Do what is due."""
+        ...
+
+    def next_timer(self) -> float | None:
+        """When to call :meth:`on_timer`."""
+        ...
+
+
+class Actor:
+    """Owns ``machine``. ``carry_out`` gets every Effects it returns; ``on_crash`` is told of an exception."""
+
+    def __init__(
+        self,
+        name: str,
+        machine: Machine,
+        carry_out: Callable[[Effects], None],
+        on_crash: Callable[[str, BaseException], None],
+    ) -> None:
+        self.name = name
+        self.machine = machine
+        self._carry_out = carry_out
+        self._on_crash = on_crash
+        self._mailbox: deque[object] = deque()
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to handle what is in the mailbox."""
+        self._task = asyncio.get_running_loop().create_task(self._run(), name=f"actor {self.name}")
+
+    def post(self, stimulus: object) -> None:
+        """Add a stimulus to the mailbox."""
+        self._mailbox.append(stimulus)
+        self._wake.set()
+
+    def call(self, do: Callable[[float], Effects]) -> None:
+        """Run a method of the machine that is not ``handle``, in turn with the rest."""
+        self.post(do)
+
+    async def stop(self) -> None:
+        """End without handling what is left."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+    async def _run(self) -> None:
+        try:
+            while True:
+                while self._mailbox:
+                    stimulus = self._mailbox.popleft()
+                    now = monotonic()
+                    self._carry_out(stimulus(now) if callable(stimulus) else self.machine.handle(stimulus, now))
+                self._wake.clear()
+                now = monotonic()
+                due = self.machine.next_timer()
+                if due is not None and due <= now:
+                    self._carry_out(self.machine.on_timer(now))
+                    await asyncio.sleep(0)
+                    continue
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self._wake.wait(), None if due is None else due - now)
+        except Exception as error:
+            log.exception("machine failed", actor=self.name)
+            self._on_crash(self.name, error)

@@ -1,0 +1,156 @@
+"""Output of jobs' processes: followed on the worker, kept by the master under the job.
+
+The worker sends chunks with their byte offset; the master appends what it lacks and answers with its size when something is missing or doubled, so that a broken
+connection neither loses nor repeats a line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from slotwise.model.ids import JobId
+from slotwise.protocol.codec import LogData, LogPosition
+
+_CHUNK_BYTES = 256 * 1024
+_POLL_S = 0.1
+_TAIL_LINES = 25
+_SAFE_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,120}$")
+
+
+@dataclass
+class _Followed:
+    job: JobId
+    path: Path
+    sent: int = 0
+
+
+class LogShipper:
+    """Follows files and passes what is new to ``send``. ``send`` returns false while there is no connection."""
+
+    def __init__(self, send: Callable[[LogData], bool]) -> None:
+        self._send = send
+        self._files: dict[Path, _Followed] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to follow."""
+        self._task = asyncio.get_running_loop().create_task(self._follow())
+
+    async def stop(self) -> None:
+        """Send what is left and end."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        await self.flush(list(self._files))
+
+    def follow(self, job: JobId, path: Path) -> None:
+        """Add a file."""
+        self._files.setdefault(path, _Followed(job, path))
+
+    async def flush(self, paths: Iterable[Path]) -> None:
+        """Send all that these files hold now (unless there is no connection)."""
+        for path in paths:
+            followed = self._files.get(path)
+            while followed is not None and self._advance(followed):
+                await asyncio.sleep(0)
+
+    async def forget(self, directory: Path) -> None:
+        """Send what is left of the files below ``directory`` and follow them no more."""
+        paths = [path for path in self._files if path.parent == directory]
+        await self.flush(paths)
+        for path in paths:
+            self._files.pop(path, None)
+
+    def resync(self) -> None:
+        """After a new connection: say how far each file was sent, so that the master can ask for what was lost."""
+        for followed in self._files.values():
+            self._send(LogData(followed.job, followed.path.name, followed.sent, b""))
+
+    def position(self, answer: LogPosition) -> None:
+        """The master has this much: go on from there."""
+        for followed in self._files.values():
+            if followed.job == answer.job and followed.path.name == answer.name:
+                followed.sent = answer.size
+
+    async def _follow(self) -> None:
+        while True:
+            for followed in list(self._files.values()):
+                self._advance(followed)
+            await asyncio.sleep(_POLL_S)
+
+    def _advance(self, followed: _Followed) -> bool:
+        """Send the next chunk; false when there is none or it cannot be sent."""
+        try:
+            if followed.path.stat().st_size <= followed.sent:
+                return False
+            with followed.path.open("rb") as file:
+                file.seek(followed.sent)
+                data = file.read(_CHUNK_BYTES)
+        except OSError:
+            return False
+        if not data or not self._send(LogData(followed.job, followed.path.name, followed.sent, data)):
+            return False
+        followed.sent += len(data)
+        return True
+
+
+class LogStore:
+    """The master's side: ``<directory>/<job>/logs/<name>``."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._sizes: dict[Path, int] = {}
+
+    def path(self, job: JobId, name: str) -> Path | None:
+        """Where a log of a job is, or None for a name that no log can have."""
+        if not _SAFE_NAME.match(name) or not _SAFE_NAME.match(job):
+            return None
+        return self._directory / job / "logs" / name
+
+    def names(self, job: JobId) -> list[str]:
+        """The logs there are of a job."""
+        if not _SAFE_NAME.match(job):
+            return []
+        folder = self._directory / job / "logs"
+        return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+
+    def write(self, chunk: LogData) -> LogPosition | None:
+        """Take a chunk; the answer is there when the sender must correct its position."""
+        path = self.path(JobId(chunk.job), chunk.name)
+        if path is None:
+            return None
+        size = self._sizes.get(path)
+        if size is None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            size = path.stat().st_size if path.exists() else 0
+        if chunk.offset > size:
+            return LogPosition(chunk.job, chunk.name, size)
+        fresh = chunk.data[size - chunk.offset :]
+        if fresh:
+            with path.open("ab") as file:
+                file.write(fresh)
+        self._sizes[path] = size + len(fresh)
+        return None
+
+
+def tail_lines(paths: Iterable[Path], limit: int = _TAIL_LINES) -> tuple[str, ...]:
+    """The last lines that matter of a process's output: of the last of the files that has any."""
+    for path in reversed(list(paths)):
+        try:
+            with path.open("rb") as file:
+                file.seek(0, 2)
+                file.seek(max(0, file.tell() - 64 * 1024))
+                text = file.read().decode("utf-8", "replace")
+        except OSError:
+            continue
+        lines = deque((line for line in text.splitlines() if line.strip()), maxlen=limit)
+        if lines:
+            return tuple(lines)
+    return ()

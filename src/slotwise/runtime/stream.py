@@ -1,0 +1,135 @@
+"""The worker's end of the one stream to its master: dials, says hello, passes frames both ways, and dials again when it breaks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+
+import structlog
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
+
+from slotwise.model.errors import ProtocolError
+from slotwise.protocol.codec import MAX_FRAME_BYTES, Frame, Hello, decode, encode
+
+log = structlog.get_logger(__name__)
+
+STREAM_PATH = "/v1/workers/stream"
+_RETRY_S = 0.2
+_RETRY_MAX_S = 5.0
+_QUEUE_FRAMES = 10_000
+
+
+def stream_url(master_url: str) -> str:
+    """The WebSocket address for a master's HTTP address."""
+    base = master_url.rstrip("/")
+    return base.replace("http", "ws", 1) + STREAM_PATH
+
+
+class MasterStream:
+    """One connection at a time to ``master_url``. ``refused`` is set with the reason when the master will never accept this worker."""
+
+    def __init__(
+        self,
+        master_url: str,
+        token: str,
+        hello: Hello,
+        on_frame: Callable[[Frame], None],
+        on_open: Callable[[], None],
+    ) -> None:
+        self._url = stream_url(master_url)
+        self._token = token
+        self._hello = hello
+        self._on_frame = on_frame
+        self._on_open = on_open
+        self._queue: asyncio.Queue[bytes] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self.refused: asyncio.Future[str] | None = None
+
+    def start(self) -> None:
+        """Begin to dial."""
+        loop = asyncio.get_running_loop()
+        self.refused = loop.create_future()
+        self._task = loop.create_task(self._run())
+
+    @property
+    def connected(self) -> bool:
+        """Whether frames can be sent now."""
+        return self._queue is not None
+
+    def send(self, frame: Frame) -> bool:
+        """Queue a frame; false (and nothing sent) while there is no connection. Lost frames are the protocol's business."""
+        if self._queue is None or self._queue.qsize() >= _QUEUE_FRAMES:
+            return False
+        self._queue.put_nowait(encode(frame))
+        return True
+
+    async def close(self, drain_s: float = 1.0) -> None:
+        """Send what is queued, then hang up."""
+        if self._queue is not None:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._queue.join(), drain_s)
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+    async def _run(self) -> None:
+        delay = _RETRY_S
+        headers = {"Authorization": f"Bearer {self._token}"}
+        while True:
+            try:
+                async with connect(
+                    self._url,
+                    additional_headers=headers,
+                    max_size=MAX_FRAME_BYTES,
+                    compression=None,
+                    open_timeout=10,
+                    ping_interval=20,
+                    proxy=None,
+                ) as connection:
+                    delay = _RETRY_S
+                    await self._serve(connection)
+            except InvalidStatus as error:
+                if error.response.status_code in (401, 403):
+                    self._refuse("the master does not know this token; give the one from its token file")
+                    return
+                log.warning("stream refused", url=self._url, status=error.response.status_code)
+            except ConnectionClosed as error:
+                if error.rcvd is not None and error.rcvd.code == 4400:
+                    self._refuse(error.rcvd.reason)
+                    return
+                log.info("stream closed", url=self._url)
+            except (OSError, TimeoutError, InvalidHandshake) as error:
+                log.debug("no connection", url=self._url, error=str(error))
+            await asyncio.sleep(delay)
+            delay = min(delay * 2, _RETRY_MAX_S)
+
+    def _refuse(self, reason: str) -> None:
+        if self.refused is not None and not self.refused.done():
+            self.refused.set_result(reason)
+
+    async def _serve(self, connection: ClientConnection) -> None:
+        queue: asyncio.Queue[bytes] = asyncio.Queue()
+        await connection.send(encode(self._hello))
+        self._queue = queue
+        sender = asyncio.get_running_loop().create_task(self._send_all(connection, queue))
+        try:
+            self._on_open()
+            async for data in connection:
+                if isinstance(data, bytes):
+                    try:
+                        self._on_frame(decode(data))
+                    except ProtocolError as error:
+                        log.error("frame dropped", error=str(error))
+        finally:
+            self._queue = None
+            sender.cancel()
+
+    async def _send_all(self, connection: ClientConnection, queue: asyncio.Queue[bytes]) -> None:
+        with contextlib.suppress(ConnectionClosed):
+            while True:
+                data = await queue.get()
+                await connection.send(data)
+                queue.task_done()

@@ -1,0 +1,460 @@
+"""The command lines, environments and files of Spark's processes (design, 'The data plane'). Pure: no I/O at all.
+
+A driver is two processes in one slot: the JVM with Spark's gateway (:func:`driver_jvm_command`) and the Python program
+that attaches to it (:func:`driver_program_command`). An executor is one JVM (:func:`executor_command`).
+
+Settings and secrets travel in Java argument files, readable for their owner only, and in the environment: never on a
+command line, which every user of the machine can read and whose length is limited.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from slotwise.model.job import JobSpec
+from slotwise.model.process import DriverProcess, ExecutorProcess
+from slotwise.model.resources import MIB
+from slotwise.spark.conf import overhead_bytes
+from slotwise.spark.java import Java
+
+MASTER = "spark+slotwise://embedded"
+GATEWAY_CLASS = "org.apache.spark.api.python.PythonGatewayServer"
+EXECUTOR_CLASS = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
+RUNNER = Path(__file__).resolve().with_name("runner.py")
+CONNECTION_FILE = "gateway"
+"""The file in the driver's slot directory that the JVM writes when a program can attach to it."""
+
+_SMALLEST_SERIAL_HEAP_BYTES = 512 * MIB
+"""Below, the serial collector's survivor space pushes what Spark sees as heap under its floor of 450 MiB."""
+
+_OPENED_PACKAGES = (
+    "java.base/java.lang",
+    "java.base/java.lang.invoke",
+    "java.base/java.lang.reflect",
+    "java.base/java.io",
+    "java.base/java.net",
+    "java.base/java.nio",
+    "java.base/java.util",
+    "java.base/java.util.concurrent",
+    "java.base/java.util.concurrent.atomic",
+    "java.base/jdk.internal.ref",
+    "java.base/sun.nio.ch",
+    "java.base/sun.nio.cs",
+    "java.base/sun.util.calendar",
+    "java.security.jgss/sun.security.krb5",
+)
+"""What Spark 4.0 to 4.3 opens (org.apache.spark.launcher.JavaModuleOptions)."""
+
+_GATEWAY_VARIABLES = ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET", "PYSPARK_SUBMIT_ARGS")
+_INHERITED_TO_DROP = ("SPARK_HOME", "SPARK_LOCAL_DIRS", "SPARK_EXECUTOR_DIRS", "SPARK_REMOTE")
+
+
+@dataclass(frozen=True)
+class SlotContext:
+    """What the worker knows and a process specification does not.
+
+    ``directory``: the slot's own, absolute, removed with the slot. ``host``: the name or address under which other
+    workers reach this one. ``python``: the worker's interpreter, which has pyspark; ``python_zips``: pyspark and py4j
+    as archives for interpreters that lack them (``SparkHome.python_zips``). ``base_env``: the environment that
+    processes inherit (variables that start with SLOTWISE_ are left out). ``bridge_port`` and ``bridge_token``: where
+    the driver's JVM finds its worker on loopback; executors need neither. ``resource_addresses``: the addresses of
+    extended resources (GPU indexes, …) that this slot may use, by name.
+    """
+
+    java: Java
+    spark_home: Path
+    bridge_jar: Path
+    python: str
+    directory: Path
+    host: str
+    job_id: str
+    bridge_port: int = 0
+    bridge_token: str = ""
+    python_zips: tuple[Path, ...] = ()
+    log_level: str = "WARN"
+    base_env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    resource_addresses: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Command:
+    """One process to start.
+
+    ``env`` is the whole environment. ``files`` are texts to be written before the start, mode 0600, UTF-8, by their
+    name inside the slot directory. ``env`` and ``files`` hold secrets.
+    """
+
+    argv: tuple[str, ...]
+    env: dict[str, str] = field(repr=False)
+    files: dict[str, str] = field(repr=False)
+    cwd: str
+
+
+# ---- the three processes ----
+
+
+def driver_jvm_command(process: DriverProcess, slot: SlotContext) -> Command:
+    """The driver's JVM. It lives for as long as its standard input is open: start it with a pipe and keep that."""
+    spec = process.spec
+    conf = driver_conf(process, slot)
+    options = _words(conf.get("spark.driver.defaultJavaOptions")) + _words(conf.get("spark.driver.extraJavaOptions"))
+    class_path = [
+        *_paths(conf.get("spark.driver.extraClassPath")),
+        *_configuration_folders(slot),
+        str(slot.bridge_jar),
+        str(slot.spark_home / "jars" / "*"),
+        *(jar for jar in _list(conf.get("spark.jars")) if "://" not in jar),
+    ]
+    arguments = [
+        "-cp",
+        os.pathsep.join(class_path),
+        *_jvm_options(slot, spec.driver.heap_bytes, spec.driver.cores, options),
+        *(f"-D{key}={value}" for key, value in sorted(conf.items())),
+    ]
+    env = _base_env(slot)
+    env.update(spec.env)
+    env.update(
+        SPARK_HOME=str(slot.spark_home),
+        SPARK_LOCAL_DIRS=str(slot.directory / "local"),
+        SLOTWISE_BRIDGE_PORT=str(slot.bridge_port),
+        SLOTWISE_BRIDGE_TOKEN=slot.bridge_token,
+        SLOTWISE_JOB_ID=slot.job_id,
+        SLOTWISE_ATTEMPT=str(process.attempt),
+        _PYSPARK_DRIVER_CONN_INFO_PATH=str(connection_file(slot)),
+    )
+    _with_library_path(env, _paths(conf.get("spark.driver.extraLibraryPath")))
+    _with_python(env, spec, slot)
+    # The gateway's own switch: 1 would start a Spark Connect server instead.
+    env["SPARK_CONNECT_MODE"] = "0"
+    return _java_command(
+        "driver", slot, arguments=arguments, main=(GATEWAY_CLASS,), env=env, cwd=spec.working_dir, user_options=options
+    )
+
+
+def driver_program_command(process: DriverProcess, slot: SlotContext, *, jvm_pid: int | None = None) -> Command:
+    """The Python program. It may be started together with the JVM: it waits for the JVM, importing pyspark meanwhile.
+
+    With ``jvm_pid`` it also notices when the JVM has ended before it was ready.
+    """
+    spec = process.spec
+    env = _base_env(slot)
+    env.update(spec.env)
+    _with_python(env, spec, slot)
+    if spec.python is not None and spec.python != slot.python:
+        # That interpreter may have another pyspark, or none; the JVM is of this one.
+        _prepend(env, "PYTHONPATH", [str(path) for path in slot.python_zips])
+    env.setdefault("PYTHONUNBUFFERED", "1")
+    env.update(
+        SPARK_HOME=str(slot.spark_home),
+        _PYSPARK_DRIVER_CONN_INFO_PATH=str(connection_file(slot)),
+        SLOTWISE_PY_FILES=json.dumps(spec.py_files),
+        SLOTWISE_PY_DIR=str(slot.directory / "py-files"),
+    )
+    if jvm_pid is not None:
+        env["SLOTWISE_JVM_PID"] = str(jvm_pid)
+    argv = (spec.python or slot.python, str(RUNNER), spec.program, *spec.args)
+    return Command(argv, env, {}, spec.working_dir)
+
+
+def executor_command(process: ExecutorProcess, slot: SlotContext) -> Command:
+    """An executor. It runs in the slot's directory, because Spark puts the files of ``addFile`` where it runs."""
+    launch = process.launch
+    host = executor_host(slot.host, process.executor_id)
+    options = [
+        word.replace("{{APP_ID}}", process.app_id).replace("{{EXECUTOR_ID}}", process.executor_id)
+        for word in launch.java_options
+    ]
+    class_path = [
+        *launch.class_path,
+        *_configuration_folders(slot),
+        str(slot.bridge_jar),
+        str(slot.spark_home / "jars" / "*"),
+    ]
+    arguments = [
+        "-cp",
+        os.pathsep.join(class_path),
+        *_jvm_options(slot, process.size.heap_bytes, process.size.cores, options),
+        *(f"-D{key}={value}" for key, value in sorted(launch.startup_conf.items())),
+    ]
+    env = _base_env(slot)
+    env.update(launch.env)
+    if "SPARK_HOME" in launch.env:
+        env["SPARK_HOME"] = str(slot.spark_home)
+    env.setdefault("PYTHONHASHSEED", "0")
+    # As in local mode: a module that lies beside the program can be imported by its functions, if this host has it.
+    _append(env, "PYTHONPATH", [process.working_dir])
+    _with_library_path(env, launch.library_path)
+    env.update(
+        SPARK_LOCAL_DIRS=str(slot.directory / "local"),
+        SPARK_EXECUTOR_ATTRIBUTE_SLOTWISE_TICKET=process.ticket,
+        _SPARK_AUTH_SECRET=process.secret,
+    )
+    main = [EXECUTOR_CLASS, "--driver-url", process.driver_url, "--executor-id", process.executor_id]
+    main += ["--hostname", host, "--bind-address", host, "--cores", str(process.size.cores)]
+    main += ["--app-id", process.app_id, "--resourceProfileId", str(process.profile_id)]
+    files: dict[str, str] = {}
+    resources = _resources_file(process, slot)
+    if resources is not None:
+        files["resources.json"] = resources
+        main += ["--resourcesFile", str(slot.directory / "resources.json")]
+    return _java_command(
+        "executor",
+        slot,
+        arguments=arguments,
+        main=main,
+        env=env,
+        cwd=str(slot.directory),
+        user_options=options,
+        more_files=files,
+    )
+
+
+# ---- what they share ----
+
+
+def connection_file(slot: SlotContext) -> Path:
+    """Where the driver's JVM writes its port and secret for the Python program."""
+    return slot.directory / CONNECTION_FILE
+
+
+def executor_host(host: str, executor_id: str) -> str:
+    """The host name of an executor on a worker reached as ``host``.
+
+    Spark takes all shuffle output under one host name for lost when it loses one executor gracefully. Executors on
+    loopback therefore get an address of their own each: Linux answers on all of 127.0.0.0/8.
+    """
+    try:
+        loopback = host == "localhost" or ipaddress.IPv4Address(host).is_loopback
+    except ValueError:
+        loopback = False
+    if not loopback:
+        return host
+    number = int(executor_id)
+    return f"127.{1 + (number >> 16) % 254}.{(number >> 8) & 255}.{number & 255}"
+
+
+def driver_conf(process: DriverProcess, slot: SlotContext) -> dict[str, str]:
+    """The ``spark.*`` settings of the driver's JVM: defaults, the job's own, then what must agree with its sizes."""
+    spec = process.spec
+    conf = {
+        "spark.master": MASTER,
+        "spark.app.name": spec.name,
+        "spark.authenticate": "true",
+        "spark.network.crypto.enabled": "true",
+        "spark.network.crypto.saslFallback": "false",
+        "spark.driver.host": slot.host,
+        "spark.driver.bindAddress": slot.host,
+        "spark.ui.port": "0",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.decommission.enabled": "true",
+        "spark.storage.decommission.enabled": "true",
+        "spark.storage.decommission.shuffleBlocks.enabled": "true",
+        "spark.storage.decommission.rddBlocks.enabled": "true",
+        # Spark's default of 30 s is what an idle executor would otherwise take to leave.
+        "spark.storage.decommission.replicationReattemptInterval": "1s",
+        "spark.executor.decommission.forceKillTimeout": "60s",
+        "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+    }
+    if "spark.driver.host" in spec.conf:
+        del conf["spark.driver.bindAddress"]
+    conf.update(spec.conf)
+    conf.update(_size_settings(spec))
+    conf["spark.submit.deployMode"] = "client"
+    conf["spark.authenticate.secret"] = process.secret
+    conf["spark.local.dir"] = str(slot.directory / "local")
+    for key, paths in (
+        ("spark.submit.pyFiles", spec.py_files),
+        ("spark.files", (*spec.files, *spec.py_files)),
+        ("spark.archives", spec.archives),
+        ("spark.jars", spec.jars),
+    ):
+        merged = list(dict.fromkeys([*_list(conf.get(key)), *paths]))
+        if merged:
+            conf[key] = ",".join(merged)
+    if spec.python is not None and spec.python != slot.python:
+        # Has executors put their pyspark on the path of that interpreter's workers (a second slower to start).
+        conf["spark.executorEnv.SPARK_HOME"] = str(slot.spark_home)
+    return conf
+
+
+def _size_settings(spec: JobSpec) -> dict[str, str]:
+    driver, executor = spec.driver, spec.executor
+    settings = {
+        "spark.driver.cores": str(driver.cores),
+        "spark.driver.memory": f"{driver.heap_bytes // MIB}m",
+        "spark.executor.cores": str(executor.cores),
+        "spark.executor.memory": f"{executor.heap_bytes // MIB}m",
+    }
+    # Set only where it differs from the rule: an explicit overhead would hold for all resource profiles.
+    for role, heap, overhead in (
+        ("driver", driver.heap_bytes, driver.overhead_bytes),
+        ("executor", executor.heap_bytes, executor.overhead_bytes),
+    ):
+        if overhead_bytes(spec.conf, role, heap) != overhead:
+            settings[f"spark.{role}.memoryOverhead"] = f"{overhead // MIB}m"
+    if executor.off_heap_bytes:
+        settings["spark.memory.offHeap.enabled"] = "true"
+        settings["spark.memory.offHeap.size"] = str(executor.off_heap_bytes)
+    if executor.python_bytes:
+        settings["spark.executor.pyspark.memory"] = f"{executor.python_bytes // MIB}m"
+    for name, amount in executor.extended:
+        settings[f"spark.executor.resource.{name}.amount"] = str(amount)
+    if spec.dynamic_allocation:
+        settings["spark.dynamicAllocation.enabled"] = "true"
+        settings["spark.dynamicAllocation.minExecutors"] = str(spec.min_executors)
+        settings["spark.dynamicAllocation.initialExecutors"] = str(spec.initial_executors)
+        if spec.max_executors is not None:
+            settings["spark.dynamicAllocation.maxExecutors"] = str(spec.max_executors)
+    else:
+        settings["spark.executor.instances"] = str(spec.initial_executors)
+    return settings
+
+
+def module_options(java_major: int) -> list[str]:
+    """What Spark needs of Java's module system, by the version of Java.
+
+    Spark also adds the incubating vector module. It is left out: some runtimes lack it and then do not start at all,
+    the others print a warning on every start, and only MLlib's linear algebra is faster with it. Who wants it writes
+    ``--add-modules=jdk.incubator.vector`` into the extra Java options.
+    """
+    options = [f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED_PACKAGES]
+    if java_major < 24:
+        # Later ones do not have it and warn of it.
+        options.append("--add-opens=java.base/sun.security.action=ALL-UNNAMED")
+    options += ["-Djdk.reflect.useDirectMethodHandle=false", "-Dio.netty.tryReflectionSetAccessible=true"]
+    options += ["-Dio.netty.allocator.type=pooled"]
+    options += ["-Dio.netty.handler.ssl.defaultEndpointVerificationAlgorithm=NONE"]
+    if java_major >= 22:
+        options.append("--enable-native-access=ALL-UNNAMED")
+    if java_major >= 23:
+        options.append("--sun-misc-unsafe-memory-access=allow")
+    return options
+
+
+def _jvm_options(slot: SlotContext, heap_bytes: int, cores: int, user_options: Iterable[str]) -> list[str]:
+    user = list(user_options)
+    options = ["-XX:+IgnoreUnrecognizedVMOptions", *module_options(slot.java.major)]
+    options += ["-Djava.net.preferIPv6Addresses=false", f"-Xmx{heap_bytes // MIB}m"]
+    chosen = any(word.startswith("-XX:+Use") and word.endswith("GC") for word in user)
+    if cores == 1 and heap_bytes >= _SMALLEST_SERIAL_HEAP_BYTES and not chosen:
+        options.append("-XX:+UseSerialGC")
+    if not _names_log_configuration(user):
+        options.append(f"-Dlog4j2.configurationFile={(slot.directory / 'log4j2.properties').as_uri()}")
+    return options + user
+
+
+def _java_command(
+    name: str,
+    slot: SlotContext,
+    *,
+    arguments: Iterable[str],
+    main: Iterable[str],
+    env: dict[str, str],
+    cwd: str,
+    user_options: Iterable[str],
+    more_files: Mapping[str, str] | None = None,
+) -> Command:
+    files = {f"{name}.args": argument_file(arguments), **(more_files or {})}
+    if not _names_log_configuration(user_options):
+        files["log4j2.properties"] = log_configuration(slot.log_level)
+    argv = (str(slot.java.path), f"@{slot.directory / f'{name}.args'}", *main)
+    return Command(argv, env, files, cwd)
+
+
+def argument_file(arguments: Iterable[str]) -> str:
+    """A Java argument file: one quoted argument a line."""
+    return "".join(f'"{_escaped(argument)}"\n' for argument in arguments)
+
+
+def _escaped(argument: str) -> str:
+    for plain, escape in (("\\", "\\\\"), ('"', '\\"'), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t"), ("\f", "\\f")):
+        argument = argument.replace(plain, escape)
+    return argument
+
+
+def log_configuration(level: str) -> str:
+    """Log4j's configuration: ``level`` and above to standard error, in the layout of Spark's own."""
+    return f"""\
+rootLogger.level = {level}
+rootLogger.appenderRef.stderr.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{{yy/MM/dd HH:mm:ss}} %p %c{{1}}: %m%n%ex
+# Said on every start of every process, and nothing to be done about it.
+logger.hadoop.name = org.apache.hadoop.util.NativeCodeLoader
+logger.hadoop.level = error
+logger.objectstore.name = org.apache.hadoop.hive.metastore.RetryingHMSHandler
+logger.objectstore.level = fatal
+logger.functions.name = org.apache.hadoop.hive.ql.exec.FunctionRegistry
+logger.functions.level = error
+"""
+
+
+def _names_log_configuration(options: Iterable[str]) -> bool:
+    return any(word.startswith(("-Dlog4j2.configurationFile=", "-Dlog4j.configurationFile=")) for word in options)
+
+
+def _base_env(slot: SlotContext) -> dict[str, str]:
+    """The inherited environment without what belongs to Slotwise itself or would lead Spark astray."""
+    dropped = (*_INHERITED_TO_DROP, *_GATEWAY_VARIABLES)
+    env = {key: value for key, value in slot.base_env.items() if key not in dropped and not key.startswith("SLOTWISE_")}
+    # Spark starts helpers with `java` of JAVA_HOME; they must not be of another version.
+    env["JAVA_HOME"] = str(slot.java.path.parent.parent)
+    return env
+
+
+def _with_python(env: dict[str, str], spec: JobSpec, slot: SlotContext) -> None:
+    python = spec.python or slot.python
+    env.setdefault("PYTHONHASHSEED", "0")
+    if "PYSPARK_PYTHON" not in spec.env:
+        env["PYSPARK_PYTHON"] = spec.conf.get("spark.pyspark.python", python)
+    env["PYSPARK_DRIVER_PYTHON"] = python
+
+
+def _with_library_path(env: dict[str, str], entries: Iterable[str]) -> None:
+    _prepend(env, "LD_LIBRARY_PATH", list(entries))
+
+
+def _prepend(env: dict[str, str], name: str, entries: list[str]) -> None:
+    joined = os.pathsep.join([*entries, *_paths(env.get(name))])
+    if joined:
+        env[name] = joined
+
+
+def _append(env: dict[str, str], name: str, entries: list[str]) -> None:
+    env[name] = os.pathsep.join([*_paths(env.get(name)), *entries])
+
+
+def _configuration_folders(slot: SlotContext) -> list[str]:
+    names = ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR")
+    return [slot.base_env[name] for name in names if slot.base_env.get(name)]
+
+
+def _resources_file(process: ExecutorProcess, slot: SlotContext) -> str | None:
+    """Spark's own format for the addresses of resources; None if the worker names none (Spark then looks by script)."""
+    given = [
+        {"id": {"componentName": "spark.executor", "resourceName": name}, "addresses": slot.resource_addresses[name]}
+        for name, _ in process.size.extended
+        if slot.resource_addresses.get(name)
+    ]
+    return json.dumps(given) if given else None
+
+
+def _words(text: str | None) -> list[str]:
+    return shlex.split(text) if text else []
+
+
+def _paths(text: str | None) -> list[str]:
+    return [entry for entry in (text or "").split(os.pathsep) if entry]
+
+
+def _list(text: str | None) -> list[str]:
+    return [entry.strip() for entry in (text or "").split(",") if entry.strip()]

@@ -1,0 +1,219 @@
+"""Runs a job's program as ``python program.py`` would, attached to the driver's JVM.
+
+Started as a plain script by the job's interpreter, which may be any Python from 3.9 on that has pyspark; it therefore
+imports nothing of Slotwise. While the JVM starts it imports pyspark. The environment says what to do:
+``_PYSPARK_DRIVER_CONN_INFO_PATH`` (where the JVM writes its port and secret; without it the program just runs),
+``SLOTWISE_JVM_PID``, ``SLOTWISE_JVM_TIMEOUT_S`` (default 120), ``SLOTWISE_PY_FILES`` (JSON list),
+``SLOTWISE_PY_DIR`` (where single ``.py`` files of it are copied to).
+
+Exit codes: the program's own; 1 after an exception, 2 if the program cannot be read, 143 after SIGTERM.
+"""
+
+import sys
+
+# Python has put this script's folder in front of the path; its modules must not hide anybody's.
+if sys.path and sys.path[0] == __file__.rpartition("/")[0]:
+    del sys.path[0]
+
+import atexit
+import builtins
+import importlib.machinery
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import threading
+import time
+import traceback
+import types
+from typing import Any, NoReturn, Optional
+
+# The syntax of 3.9: this file is not run by Slotwise's own interpreter.
+# ruff: noqa: UP045
+
+_SIGTERM_CODE = 143
+_STOP_TIMEOUT_S = 15.0
+
+
+def main(argv: "list[str]") -> int:
+    """Run the program ``argv[1]`` with the arguments after it; returns the process's exit code."""
+    program = os.path.abspath(argv[1])
+    settings = {
+        name: os.environ.pop(name, "")
+        for name in (
+            "_PYSPARK_DRIVER_CONN_INFO_PATH",
+            "SLOTWISE_JVM_PID",
+            "SLOTWISE_JVM_TIMEOUT_S",
+            "SLOTWISE_PY_FILES",
+            "SLOTWISE_PY_DIR",
+        )
+    }
+    signal.signal(signal.SIGTERM, _terminated)
+    # Registered first, so that it runs last: after the program's own handlers and its threads.
+    atexit.register(_stop_context)
+    try:
+        code = _read_program(program)
+        if isinstance(code, int):
+            return code
+        connection = settings["_PYSPARK_DRIVER_CONN_INFO_PATH"]
+        if connection:
+            _attach(connection, settings["SLOTWISE_JVM_PID"], float(settings["SLOTWISE_JVM_TIMEOUT_S"] or 120))
+        _set_up_path(program, json.loads(settings["SLOTWISE_PY_FILES"] or "[]"), settings["SLOTWISE_PY_DIR"])
+        sys.argv = argv[1:]
+        return _run(program, code)
+    except SystemExit as exit_:
+        # SIGTERM, or one of the refusals of this file.
+        return _exit_code(exit_)
+
+
+def _read_program(program: str) -> Any:
+    """The program's code, or the exit code if there is none to run."""
+    try:
+        with open(program, "rb") as source:
+            text = source.read()
+    except OSError as error:
+        print(f"cannot read the program {program}: {error.strerror}", file=sys.stderr)
+        return 2
+    if b"\0" in text:
+        print(f"{program} is not a Python program: it has null bytes in it", file=sys.stderr)
+        return 2
+    try:
+        return compile(text, program, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        traceback.print_exception(type(error), error, None)
+        return 1
+
+
+def _attach(connection: str, jvm_pid: str, timeout_s: float) -> None:
+    """Import pyspark, wait for the JVM, and leave its port and secret where pyspark looks for them."""
+    deadline = time.monotonic() + timeout_s
+    try:
+        import pyspark.sql  # noqa: F401
+    except ImportError as error:
+        print(f"{sys.executable} cannot import pyspark: {error}", file=sys.stderr)
+        raise SystemExit(1) from None
+    # getOrCreate imports pandas where it is installed; here it costs nothing, the JVM takes longer.
+    if importlib.util.find_spec("pandas") is not None:
+        try:
+            import pandas  # noqa: F401
+        except Exception as error:
+            # The program will meet the same error if it needs pandas.
+            print(f"pandas is installed but cannot be imported: {error}", file=sys.stderr)
+    pid = int(jvm_pid) if jvm_pid else None
+    while not os.path.isfile(connection):
+        if pid is not None and not _alive(pid):
+            print("the driver's JVM ended before it was ready; its log says why", file=sys.stderr)
+            raise SystemExit(1)
+        if time.monotonic() > deadline:
+            print(f"the driver's JVM was not ready after {timeout_s:g} s", file=sys.stderr)
+            raise SystemExit(1)
+        time.sleep(0.02)
+    with open(connection, "rb") as info:
+        port = int.from_bytes(info.read(4), "big")
+        secret = info.read(int.from_bytes(info.read(4), "big")).decode("utf-8")
+    os.environ["PYSPARK_GATEWAY_PORT"] = str(port)
+    os.environ["PYSPARK_GATEWAY_SECRET"] = secret
+
+
+def _alive(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            # A zombie has ended, though its parent has not looked yet. The name before the state may have blanks.
+            return stat.read().rpartition(b")")[2].split()[0] != b"Z"
+    except FileNotFoundError:
+        if os.path.isdir("/proc/self"):
+            return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def _set_up_path(program: str, py_files: "list[str]", folder: str) -> None:
+    entries = [os.path.dirname(os.path.realpath(program))]
+    for path in py_files:
+        if path.endswith(".py"):
+            # Only this file is meant, not all that lie beside it.
+            os.makedirs(folder, exist_ok=True)
+            shutil.copy(path, folder)
+            if folder not in entries:
+                entries.append(folder)
+        else:
+            entries.append(path)
+    sys.path[:0] = entries
+
+
+def _run(program: str, code: types.CodeType) -> int:
+    """Execute ``code`` as the module ``__main__``; report what it raises as Python does."""
+    module = types.ModuleType("__main__")
+    module.__file__ = program
+    module.__loader__ = importlib.machinery.SourceFileLoader("__main__", program)
+    module.__dict__["__builtins__"] = builtins
+    module.__dict__["__cached__"] = None
+    # This script's own module is kept by its functions, which are on the stack.
+    sys.modules["__main__"] = module
+    try:
+        exec(code, module.__dict__)
+    except SystemExit as exit_:
+        return _exit_code(exit_)
+    except BaseException as error:
+        # The first frame is this function.
+        frames = error.__traceback__.tb_next if error.__traceback__ is not None else None
+        error.__traceback__ = frames
+        sys.excepthook(type(error), error, frames)
+        if isinstance(error, KeyboardInterrupt):
+            _stop_apart()
+            return 130
+        return 1
+    return 0
+
+
+def _exit_code(exit_: SystemExit) -> int:
+    if exit_.code == _SIGTERM_CODE and _was_terminated:
+        _stop_apart()
+    if exit_.code is None:
+        return 0
+    if isinstance(exit_.code, int):
+        return exit_.code
+    print(exit_.code, file=sys.stderr)
+    return 1
+
+
+_was_terminated = False
+
+
+def _terminated(_signal: int, _frame: Optional[types.FrameType]) -> NoReturn:
+    global _was_terminated  # noqa: PLW0603
+    _was_terminated = True
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    raise SystemExit(_SIGTERM_CODE)
+
+
+def _stop_apart() -> None:
+    """Stop the context after an interruption: this thread's connection to the JVM may wait for an answer still."""
+    stopper = threading.Thread(target=_stop_context, daemon=True)
+    stopper.start()
+    stopper.join(_STOP_TIMEOUT_S)
+
+
+def _stop_context() -> None:
+    """Stop what the program left running, so that the driver ends in order. Never changes the program's outcome."""
+    core = sys.modules.get("pyspark.core.context") or sys.modules.get("pyspark.context")
+    context = getattr(getattr(core, "SparkContext", None), "_active_spark_context", None)
+    if context is None:
+        return
+    try:
+        context.stop()
+    except Exception as error:
+        print(f"the Spark context could not be stopped: {error}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        print("usage: runner.py PROGRAM [ARGUMENT…]", file=sys.stderr)
+        sys.exit(2)
+    sys.exit(main(sys.argv))

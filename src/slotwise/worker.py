@@ -1,0 +1,178 @@
+"""The worker process: wires a TaskExecutor to its master's stream, to Spark and to this machine's processes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import structlog
+
+from slotwise import __version__
+from slotwise.model.ids import WorkerId
+from slotwise.model.resources import ResourceProfile
+from slotwise.protocol.codec import PROTOCOL_VERSION, Frame, Hello, LogPosition, Mail
+from slotwise.protocol.effects import DriverSaid, Effects, ProcessChanged, StopRequested
+from slotwise.runtime.actor import Actor
+from slotwise.runtime.children import sweep
+from slotwise.runtime.clock import monotonic
+from slotwise.runtime.logs import LogShipper
+from slotwise.runtime.slots import SlotRunner
+from slotwise.runtime.stream import MasterStream
+from slotwise.spark.bridge import BridgeServer
+from slotwise.spark.launcher import SparkLauncher
+from slotwise.taskexecutor.machine import TaskExecutor, TaskExecutorConfig
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class WorkerOptions:
+    """How a worker is started. ``directory`` holds its slots' files; it is removed at the end."""
+
+    master_url: str
+    token: str
+    worker: WorkerId
+    host: str
+    total: ResourceProfile
+    default_profile: ResourceProfile
+    directory: Path
+    heartbeat_interval_s: float = 10.0
+    heartbeat_timeout_s: float = 50.0
+    registration_timeout_s: float = 300.0
+    slot_timeout_s: float = 10.0
+
+
+class WorkerProcess:
+    """One worker, until it is told to end (by its master, a signal, or the lack of a master)."""
+
+    def __init__(self, options: WorkerOptions) -> None:
+        self.options = options
+        self._done: asyncio.Future[str] | None = None
+        self._signals = 0
+
+    async def run(self) -> int:
+        """Serve until the end; returns the exit code."""
+        options = self.options
+        loop = asyncio.get_running_loop()
+        self._done = loop.create_future()
+        sweep_stale(options.directory.parent)
+        options.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (options.directory / "worker.pid").write_text(str(os.getpid()))
+        config = TaskExecutorConfig(
+            worker=options.worker,
+            host=options.host,
+            pid=os.getpid(),
+            version=__version__,
+            total=options.total,
+            default_profile=options.default_profile,
+            heartbeat_interval_s=options.heartbeat_interval_s,
+            heartbeat_timeout_s=options.heartbeat_timeout_s,
+            registration_timeout_s=options.registration_timeout_s,
+            slot_timeout_s=options.slot_timeout_s,
+        )
+        machine = TaskExecutor(config, monotonic())
+        self._actor = Actor(f"te:{options.worker}", machine, self._carry_out, self._on_crash)
+        self._stream = MasterStream(
+            options.master_url,
+            options.token,
+            Hello(options.worker, PROTOCOL_VERSION, __version__),
+            self._on_frame,
+            self._on_open,
+        )
+        self._shipper = LogShipper(self._stream.send)
+        bridge = BridgeServer(lambda allocation, report: self._actor.post(DriverSaid(allocation, report)))
+        await bridge.start()
+        launcher = SparkLauncher(bridge, options.host)
+        self._runner = SlotRunner(options.directory, launcher, self._shipper, self._on_process)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal, number)
+        self._actor.start()
+        self._stream.start()
+        self._shipper.start()
+        assert self._stream.refused is not None
+        memory = loop.create_task(self._watch_memory(machine))
+        try:
+            await asyncio.wait([self._done, self._stream.refused], return_when=asyncio.FIRST_COMPLETED)
+            if self._stream.refused.done():
+                print(f"slotwise worker: {self._stream.refused.result()}", file=sys.stderr)
+                return 1
+            log.info("worker ends", reason=self._done.result())
+            return 1 if self._done.result().startswith("bug:") else 0
+        finally:
+            memory.cancel()
+            self._runner.kill_all()
+            await self._runner.settle()
+            await self._shipper.stop()
+            await self._stream.close()
+            await self._actor.stop()
+            await bridge.close()
+            shutil.rmtree(options.directory, ignore_errors=True)
+
+    async def _watch_memory(self, machine: TaskExecutor) -> None:
+        process = psutil.Process()
+        while True:
+            machine.rss_bytes = process.memory_info().rss
+            await asyncio.sleep(5)
+
+    def _on_signal(self, number: int) -> None:
+        self._signals += 1
+        if self._signals == 1:
+            self._actor.post(StopRequested(f"signal {signal.Signals(number).name}"))
+        else:
+            self._finish("a second signal")
+
+    def _on_crash(self, name: str, error: BaseException) -> None:
+        self._finish(f"bug: {name} failed with {error!r}")
+
+    def _finish(self, reason: str) -> None:
+        if self._done is not None and not self._done.done():
+            self._done.set_result(reason)
+
+    def _on_open(self) -> None:
+        machine = self._actor.machine
+        assert isinstance(machine, TaskExecutor)
+        self._actor.call(machine.connection_opened)
+        self._shipper.resync()
+
+    def _on_frame(self, frame: Frame) -> None:
+        match frame:
+            case Mail(envelopes):
+                for envelope in envelopes:
+                    self._actor.post(envelope)
+            case LogPosition():
+                self._shipper.position(frame)
+            case _:
+                log.warning("unexpected frame", kind=type(frame).__name__)
+
+    def _on_process(self, change: ProcessChanged) -> None:
+        self._actor.post(change)
+
+    def _carry_out(self, effects: Effects) -> None:
+        if effects.send:
+            self._stream.send(Mail(tuple(effects.send)))
+        for effect in effects.processes:
+            self._runner.carry_out(effect)
+        for event in effects.events:
+            log.info(event.name, job=event.job, allocation=event.allocation, **event.fields)
+        if effects.shutdown is not None:
+            self._finish(effects.shutdown)
+
+
+def sweep_stale(base: Path) -> None:
+    """End and remove what dead workers left below ``base``: their processes, then their directories."""
+    if not base.is_dir():
+        return
+    for directory in base.iterdir():
+        pid_file = directory / "worker.pid"
+        with contextlib.suppress(OSError, ValueError):
+            pid = int(pid_file.read_text())
+            if not psutil.pid_exists(pid):
+                sweep(directory / "children.json")
+                shutil.rmtree(directory, ignore_errors=True)
