@@ -433,9 +433,9 @@ class JobMaster:
 
     def _run_executors(self, now: float, effects: Effects) -> None:
         if self.executors.report is not None:
-            counts = self.executors.required(self.spec.max_executors)
-            driver = self.spec.driver.profile
-            counts[driver] = counts.get(driver, 0) + 1
+            counts: Counts = {self.spec.driver.profile: 1}
+            for profile, count in self.executors.required(self.spec.max_executors).items():
+                counts[profile] = counts.get(profile, 0) + count
             self._require(counts, now, effects)
         for executor in self.executors.to_stop():
             executor.stopping = True
@@ -486,7 +486,7 @@ class JobMaster:
     # ------------------------------------------------------------------------------------------- requirements
 
     def _require(self, counts: Counts, now: float, effects: Effects) -> None:
-        if counts != self.pool.required:
+        if list(counts.items()) != list(self.pool.required.items()):
             self.pool.required = dict(counts)
             self._version += 1
             self._declare(now, effects)

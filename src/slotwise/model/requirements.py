@@ -1,6 +1,9 @@
 """Requirements as multisets of (profile, count), and the one rule for 'matches' (FLIP-138; B: D-01, SM-13, SP-03).
 
 A profile of None stands for 'unknown': such a requirement takes the default slot profile of the worker it lands on.
+
+The order in which a job names its profiles is the order in which it wants them when there is not enough for all: the driver before the executors, or a
+job could hold executors only and never start. Mappings keep that order.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from slotwise.model.errors import SizeError
 from slotwise.model.resources import ResourceProfile
 
 Counts = dict[ResourceProfile | None, int]
-"""A multiset of profiles: how many slots of each."""
+"""A multiset of profiles: how many slots of each, in the order in which they are wanted."""
 
 
 class Requirement(msgspec.Struct, frozen=True):
@@ -31,19 +34,15 @@ Requirements = tuple[Requirement, ...]
 
 
 def sort_key(profile: ResourceProfile | None) -> tuple[int, int, int, tuple[tuple[str, int], ...]]:
-    """Large before small, unknown last: the order in which requirements of one job are served. Never a hash order."""
+    """Unknown last, large before small: the order in which requirements are matched to held slots. Never a hash order."""
     if profile is None:
         return (1, 0, 0, ())
     return (0, -profile.memory_bytes, -profile.cpu_milli, profile.extended)
 
 
 def requirements_of(counts: Mapping[ResourceProfile | None, int] | Mapping[ResourceProfile, int]) -> Requirements:
-    """The ordered requirements of a multiset; zero counts vanish. Raises :class:`SizeError` for negative counts."""
-    return tuple(Requirement(profile, count) for profile, count in sorted(counts.items(), key=_by_profile) if count)
-
-
-def _by_profile(item: tuple[ResourceProfile | None, int]) -> tuple[int, int, int, tuple[tuple[str, int], ...]]:
-    return sort_key(item[0])
+    """The requirements of a multiset, in its order; zero counts vanish. Raises :class:`SizeError` for negative counts."""
+    return tuple(Requirement(profile, count) for profile, count in counts.items() if count)
 
 
 def counts_of(requirements: Iterable[Requirement]) -> Counts:
@@ -65,7 +64,7 @@ def match_slots(
     """Match the held slots to the requirements, whatever the order in which they came (B: SP-02, SP-03).
 
     Exact profiles are served first, then unknown ones from what is left, so that the result depends on the counts
-    alone. Returns (missing, surplus) as multisets.
+    alone. Returns (missing, surplus) as multisets; the missing ones are in the order of ``required``.
     """
     missing: Counts = {}
     surplus = dict(held)
@@ -80,4 +79,5 @@ def match_slots(
                 surplus[candidate] -= taken
         if wanted:
             missing[profile] = wanted
-    return missing, {profile: count for profile, count in surplus.items() if count}
+    ordered = {profile: missing[profile] for profile in required if profile in missing}
+    return ordered, {profile: count for profile, count in surplus.items() if count}

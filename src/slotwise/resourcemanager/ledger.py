@@ -14,13 +14,15 @@ from slotwise.model.resources import ResourceProfile
 
 @dataclass
 class JobEntry:
-    """One job's account. ``order`` is its place in the queue: the time of its first declaration, never moved back."""
+    """One job's account. ``order`` is its place in the queue: the time of its first declaration, never moved back.
+    ``over``: the job has ended; the account goes with its last slot."""
 
     job: JobId
     order: int
     version: int = -1
     required: Counts = field(default_factory=dict)
     held: dict[ResourceProfile, int] = field(default_factory=dict)
+    over: bool = False
 
     def missing(self) -> Counts:
         """What is declared and neither held nor pending."""
@@ -43,7 +45,7 @@ class Ledger:
             return False
         entry.version = version
         wanted = {profile: count for profile, count in required.items() if count}
-        if entry.required == wanted:
+        if list(entry.required.items()) == list(wanted.items()):
             return False
         entry.required = wanted
         return True
@@ -61,6 +63,7 @@ class Ledger:
         if entry is None:
             return
         entry.required = {}
+        entry.over = True
         if not entry.held:
             del self._jobs[job]
 
@@ -75,6 +78,8 @@ class Ledger:
         entry.held[profile] -= 1
         if not entry.held[profile]:
             del entry.held[profile]
+        if entry.over and not entry.held:
+            del self._jobs[job]
 
     def in_order(self) -> list[JobEntry]:
         """All accounts, first come first."""

@@ -1,6 +1,6 @@
 """Which missing slot goes to which worker: a pure function over counts (FLIP-56; B: D-07, SM-03, SM-04, SM-05, SM-13, SZ-01).
 
-A plan is made in steps: (1) the jobs first come first; (2) within a job large profiles before small; (3) registered workers, the
+A plan is made in steps: (1) the jobs first come first; (2) within a job in the order in which it named them; (3) registered workers, the
 fullest that still fits first (``pack``); (4) workers that are on their way; (5) workers that would have to be started.
 The manager applies the plan; nothing here changes anything.
 """
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from slotwise.model.ids import JobId, WorkerId
-from slotwise.model.requirements import Counts, sort_key
+from slotwise.model.requirements import Counts
 from slotwise.model.resources import ResourceProfile, fits, times_fitting
 
 
@@ -81,7 +81,7 @@ def plan(needs: Sequence[Need], workers: Sequence[Room], pending: Sequence[Room]
     registered = [_Bin(room.worker, room.position, room.free, room.default_profile, True) for room in workers]
     coming = [_Bin(room.worker, room.position, room.free, room.default_profile, False) for room in pending]
     for need in needs:
-        for profile in sorted(need.missing, key=sort_key):
+        for profile in need.missing:
             wanted = _take(result, need.job, profile, need.missing[profile], registered)
             before = wanted
             wanted = _take(result, need.job, profile, wanted, coming)

@@ -15,6 +15,7 @@ from slotwise.model.errors import EnvironmentProblem
 OLDEST_MAJOR = 17
 """Spark 4 needs this Java or a newer one."""
 
+_NEWEST_FOR_OLD_SPARK = 23
 _RELEASE_LINE = re.compile(r'^JAVA_VERSION="([^"]+)"', re.MULTILINE)
 _VERSION_OUTPUT = re.compile(r'version "([^"]+)"')
 _ADVICE = "install a JDK 17 or newer, or run: pip install slotwise[java]"
@@ -29,13 +30,14 @@ class Java:
     source: str
 
 
-def find_java(env: Mapping[str, str] | None = None) -> Java:
-    """The first Java that is new enough, in the order of this module's first line.
+def find_java(env: Mapping[str, str] | None = None, *, spark_version: str | None = None) -> Java:
+    """The first Java that can run Spark, in the order of this module's first line.
 
-    ``env`` stands for the environment (default: this process's). Raises :class:`EnvironmentProblem` when there is none,
-    naming those that are too old.
+    ``env`` stands for the environment (default: this process's). With ``spark_version`` Javas that are too new for it
+    are passed over too. Raises :class:`EnvironmentProblem` when there is none, naming those that were passed over.
     """
     environment = os.environ if env is None else env
+    newest = newest_major(spark_version)
     rejected: list[str] = []
     for path, source in _candidates(environment):
         major = java_major(path)
@@ -43,11 +45,23 @@ def find_java(env: Mapping[str, str] | None = None) -> Java:
             rejected.append(f"{path} (from {source}) cannot be run")
         elif major < OLDEST_MAJOR:
             rejected.append(f"{path} (from {source}) is Java {major}")
+        elif newest is not None and major > newest:
+            rejected.append(f"{path} (from {source}) is Java {major}, too new for Spark {spark_version}")
         else:
             return Java(path, major, source)
     if rejected:
         raise EnvironmentProblem(f"Spark needs Java {OLDEST_MAJOR} or newer, but {'; '.join(rejected)}: {_ADVICE}")
     raise EnvironmentProblem(f"no Java found (JAVA_HOME is not set, there is no java on the PATH): {_ADVICE}")
+
+
+def newest_major(spark_version: str | None) -> int | None:
+    """The newest Java that this version of Spark runs on; None: no bound is known.
+
+    The Hadoop libraries of Spark 4.0 and 4.1 use parts of Java's security manager that Java 24 has removed.
+    """
+    if spark_version is None:
+        return None
+    return _NEWEST_FOR_OLD_SPARK if spark_version.startswith(("4.0.", "4.1.")) else None
 
 
 def _candidates(env: Mapping[str, str]) -> Iterator[tuple[Path, str]]:

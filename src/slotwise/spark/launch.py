@@ -128,6 +128,7 @@ def driver_jvm_command(process: DriverProcess, slot: SlotContext) -> Command:
         SLOTWISE_ATTEMPT=str(process.attempt),
         _PYSPARK_DRIVER_CONN_INFO_PATH=str(connection_file(slot)),
     )
+    _with_address(env, slot.host)
     _with_library_path(env, _paths(conf.get("spark.driver.extraLibraryPath")))
     _with_python(env, spec, slot)
     # The gateway's own switch: 1 would start a Spark Connect server instead.
@@ -189,6 +190,7 @@ def executor_command(process: ExecutorProcess, slot: SlotContext) -> Command:
     env.setdefault("PYTHONHASHSEED", "0")
     # As in local mode: a module that lies beside the program can be imported by its functions, if this host has it.
     _append(env, "PYTHONPATH", [process.working_dir])
+    _with_address(env, host)
     _with_library_path(env, launch.library_path)
     env.update(
         SPARK_LOCAL_DIRS=str(slot.directory / "local"),
@@ -267,7 +269,8 @@ def driver_conf(process: DriverProcess, slot: SlotContext) -> dict[str, str]:
     conf.update(_size_settings(spec))
     conf["spark.submit.deployMode"] = "client"
     conf["spark.authenticate.secret"] = process.secret
-    conf["spark.local.dir"] = str(slot.directory / "local")
+    # SPARK_LOCAL_DIRS says where; Spark warns if this is set beside it.
+    conf.pop("spark.local.dir", None)
     for key, paths in (
         ("spark.submit.pyFiles", spec.py_files),
         ("spark.files", (*spec.files, *spec.py_files)),
@@ -417,6 +420,15 @@ def _with_python(env: dict[str, str], spec: JobSpec, slot: SlotContext) -> None:
     if "PYSPARK_PYTHON" not in spec.env:
         env["PYSPARK_PYTHON"] = spec.conf.get("spark.pyspark.python", python)
     env["PYSPARK_DRIVER_PYTHON"] = python
+
+
+def _with_address(env: dict[str, str], host: str) -> None:
+    """Spare Spark its guess at this machine's address, and users its warning of what it guessed."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return
+    env.setdefault("SPARK_LOCAL_IP", host)
 
 
 def _with_library_path(env: dict[str, str], entries: Iterable[str]) -> None:

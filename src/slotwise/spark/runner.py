@@ -51,7 +51,7 @@ def main(argv: "list[str]") -> int:
     }
     signal.signal(signal.SIGTERM, _terminated)
     # Registered first, so that it runs last: after the program's own handlers and its threads.
-    atexit.register(_stop_context)
+    atexit.register(_stop_at_exit)
     try:
         code = _read_program(program)
         if isinstance(code, int):
@@ -161,20 +161,24 @@ def _run(program: str, code: types.CodeType) -> int:
     except SystemExit as exit_:
         return _exit_code(exit_)
     except BaseException as error:
+        if _termination is not None:
+            # An echo of the termination: the program's call into the JVM failed because the context is being stopped.
+            return _exit_code(SystemExit(_SIGTERM_CODE))
         # The first frame is this function.
         frames = error.__traceback__.tb_next if error.__traceback__ is not None else None
         error.__traceback__ = frames
         sys.excepthook(type(error), error, frames)
         if isinstance(error, KeyboardInterrupt):
-            _stop_apart()
+            _stop_apart().join(_STOP_TIMEOUT_S)
             return 130
         return 1
     return 0
 
 
 def _exit_code(exit_: SystemExit) -> int:
-    if exit_.code == _SIGTERM_CODE and _was_terminated:
-        _stop_apart()
+    if _termination is not None:
+        _termination.join(_STOP_TIMEOUT_S)
+        return _SIGTERM_CODE
     if exit_.code is None:
         return 0
     if isinstance(exit_.code, int):
@@ -183,21 +187,30 @@ def _exit_code(exit_: SystemExit) -> int:
     return 1
 
 
-_was_terminated = False
+_termination: Optional[threading.Thread] = None
 
 
 def _terminated(_signal: int, _frame: Optional[types.FrameType]) -> NoReturn:
-    global _was_terminated  # noqa: PLW0603
-    _was_terminated = True
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    global _termination  # noqa: PLW0603
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    _termination = _stop_apart()
+    # The exception may meet a `finally` that asks the JVM and waits for an answer that never comes.
+    last_resort = threading.Timer(_STOP_TIMEOUT_S, os._exit, (_SIGTERM_CODE,))
+    last_resort.daemon = True
+    last_resort.start()
     raise SystemExit(_SIGTERM_CODE)
 
 
-def _stop_apart() -> None:
-    """Stop the context after an interruption: this thread's connection to the JVM may wait for an answer still."""
+def _stop_apart() -> threading.Thread:
+    """Stop the context on a thread of its own: this thread's connection to the JVM may wait for an answer still."""
     stopper = threading.Thread(target=_stop_context, daemon=True)
     stopper.start()
-    stopper.join(_STOP_TIMEOUT_S)
+    return stopper
+
+
+def _stop_at_exit() -> None:
+    if _termination is None:
+        _stop_context()
 
 
 def _stop_context() -> None:

@@ -1,0 +1,149 @@
+"""``slotwise doctor``: what this machine has and lacks, and what to do."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import click
+import platformdirs
+import psutil
+
+from slotwise.client import DEFAULT_PORT, state_directory
+from slotwise.cli.options import json_option
+from slotwise.model.errors import SlotwiseError
+from slotwise.model.resources import GIB, format_bytes
+
+_LEAST_MEMORY_BYTES = 4 * GIB
+_LEAST_DISK_BYTES = 2 * GIB
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One check. ``status``: ok, warning (works, but), or problem (does not work)."""
+
+    check: str
+    status: str
+    found: str
+    todo: str = ""
+
+
+@click.command()
+@json_option
+def doctor(as_json: bool) -> int:
+    """Check this machine: Java, Python, Spark, the bridge, memory, disk, ports. Exit code 1 when something is missing."""
+    findings = [check() for check in CHECKS]
+    if as_json:
+        print(json.dumps([asdict(finding) for finding in findings], indent=2))
+    else:
+        marks = {"ok": "✓", "warning": "!", "problem": "✗"}
+        width = max(len(finding.check) for finding in findings)
+        for finding in findings:
+            click.echo(f"{marks[finding.status]} {finding.check.ljust(width)}  {finding.found}")
+            if finding.todo:
+                click.echo(f"  {' ' * width}  → {finding.todo}")
+    return 1 if any(finding.status == "problem" for finding in findings) else 0
+
+
+def _python() -> Finding:
+    found = f"{sys.version.split()[0]} at {sys.executable}"
+    if sys.version_info < (3, 11):
+        return Finding("Python", "problem", found, "install Python 3.11 or newer")
+    return Finding("Python", "ok", found)
+
+
+def _java() -> Finding:
+    from slotwise.spark.java import find_java
+
+    try:
+        java = find_java()
+    except SlotwiseError as error:
+        return Finding("Java", "problem", str(error), "install a JDK 17 or newer, or: pip install 'slotwise[java]'")
+    return Finding("Java", "ok", f"{java.major} at {java.path} ({java.source})")
+
+
+def _spark() -> Finding:
+    from slotwise.spark.home import find_spark
+
+    try:
+        spark = find_spark()
+    except SlotwiseError as error:
+        return Finding("Spark", "problem", str(error), "pip install 'pyspark>=4.0'")
+    return Finding("Spark", "ok", f"pyspark {spark.version} at {spark.path}")
+
+
+def _bridge() -> Finding:
+    from slotwise.spark.bridge_jar import bridge_jar
+    from slotwise.spark.home import find_spark
+    from slotwise.spark.java import find_java
+
+    try:
+        jar = bridge_jar(find_spark(), find_java())
+    except SlotwiseError as error:
+        return Finding("Bridge", "problem", str(error), "see what is said of Java and Spark above")
+    return Finding("Bridge", "ok", str(jar))
+
+
+def _memory() -> Finding:
+    memory = psutil.virtual_memory()
+    found = f"{format_bytes(memory.total)} in all, {format_bytes(memory.available)} available"
+    if memory.available < _LEAST_MEMORY_BYTES:
+        need = f"a driver and two executors with Spark's defaults take {format_bytes(_LEAST_MEMORY_BYTES)}"
+        return Finding("Memory", "warning", found, f"{need}; use smaller ones (--driver-memory, --executor-memory)")
+    return Finding("Memory", "ok", found)
+
+
+def _cores() -> Finding:
+    return Finding("Cores", "ok", f"{os.cpu_count()} (slots count cores for placing; they do not fence them off)")
+
+
+def _disk() -> Finding:
+    free = shutil.disk_usage(tempfile.gettempdir()).free
+    found = f"{format_bytes(free)} free in {tempfile.gettempdir()}"
+    if free < _LEAST_DISK_BYTES:
+        return Finding("Disk", "warning", found, "shuffles and logs need room: free some, or set TMPDIR")
+    return Finding("Disk", "ok", found)
+
+
+def _directories() -> Finding:
+    places = {"state": state_directory(), "cache": Path(platformdirs.user_cache_dir("slotwise"))}
+    for name, path in places.items():
+        try:
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=path):
+                pass
+        except OSError as error:
+            return Finding("Folders", "problem", f"cannot write the {name} folder {path}: {error.strerror}", f"make {path} writable")
+    return Finding("Folders", "ok", ", ".join(str(path) for path in places.values()))
+
+
+def _ports() -> Finding:
+    try:
+        with socket.socket() as any_port:
+            any_port.bind(("127.0.0.1", 0))
+    except OSError as error:
+        return Finding("Ports", "problem", f"no port can be bound on 127.0.0.1: {error}", "allow loopback")
+    try:
+        with socket.socket() as executor_address:
+            executor_address.bind(("127.1.0.1", 0))
+    except OSError:
+        return Finding("Ports", "warning", "127.1.0.1 cannot be bound", "executors on one host share its name here")
+    with socket.socket() as default:
+        default.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            default.bind(("127.0.0.1", DEFAULT_PORT))
+        except OSError:
+            return Finding(
+                "Ports", "warning", f"the master's default port {DEFAULT_PORT} is in use", "fine if it is yours; else --port"
+            )
+    return Finding("Ports", "ok", f"loopback works, the master's default port {DEFAULT_PORT} is free")
+
+
+CHECKS: tuple[Callable[[], Finding], ...] = (_python, _java, _spark, _bridge, _memory, _cores, _disk, _directories, _ports)

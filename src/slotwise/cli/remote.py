@@ -1,0 +1,298 @@
+"""Commands that talk to a running master."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import sys
+import threading
+from typing import Any
+
+import click
+
+from slotwise.cli.console import Screen, job_line, print_table
+from slotwise.cli.options import job_options, job_spec, json_option, master_options
+from slotwise.client import Client, default_master_url, read_token
+from slotwise.model.errors import ClusterError
+from slotwise.model.resources import format_bytes, format_cpu
+
+_EXIT_CODES = {"FINISHED": 0, "FAILED": 1, "CANCELED": 130}
+
+
+def connect(given: dict[str, Any]) -> Client:
+    """A client for the master that the options name."""
+    return Client(given["master_url"] or default_master_url(), read_token(given["token_file"]))
+
+
+def _print_json(value: Any) -> None:
+    print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def _size(resource: dict[str, Any] | None) -> str:
+    if resource is None:
+        return "default slot"
+    parts = [format_cpu(resource["cpu_milli"]), format_bytes(resource["memory_bytes"])]
+    return ", ".join(parts + [f"{amount} {name}" for name, amount in resource["extendedResources"].items()])
+
+
+def _counts(items: list[dict[str, Any]]) -> str:
+    return "; ".join(f"{item['count']} × ({_size(item['resource'])})" for item in items) or "–"
+
+
+def _when(milliseconds: int) -> str:
+    if milliseconds <= 0:
+        return "–"
+    return datetime.datetime.fromtimestamp(milliseconds / 1000, tz=datetime.UTC).astimezone().strftime("%H:%M:%S")
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@job_options
+@master_options
+@click.option("--wait", is_flag=True, help="Wait for the end, pass the program's output through, exit with its outcome.")
+@click.option("--quiet", "-q", is_flag=True, help="Print the job's id alone (with --wait: the program's output alone).")
+@click.argument("program")
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+def submit(program: str, args: tuple[str, ...], **given: Any) -> int:
+    """Submit PROGRAM with ARGS to a running master.
+
+    The program and its files are named by their absolute paths, which the workers must be able to read. Exit code with --wait: 0 finished, 1 failed, 130
+    cancelled. Ctrl-C while waiting cancels the job.
+
+    \b
+    Examples:
+      slotwise submit --wait job.py 2013
+      slotwise submit --executor-cores 2 --executor-memory 4g --num-executors 8 job.py
+    """
+    spec = job_spec(program, args, given)
+    with connect(given) as client:
+        job = client.submit(spec)
+        if not given["wait"]:
+            click.echo(job if given["quiet"] else f"submitted {job}; follow it with: slotwise logs {job} -f")
+            return 0
+        screen = Screen(given["quiet"])
+        screen.say(f"submitted {job}")
+        try:
+            return _wait(client, job, screen)
+        except KeyboardInterrupt:
+            screen.say(f"cancelling {job} (Ctrl-C again to leave it)")
+            client.call("PATCH", f"/v1/jobs/{job}", params={"mode": "cancel"})
+            for _ in client.wait(job):
+                pass
+            screen.say(f"{job} canceled")
+            return 130
+
+
+def _wait(client: Client, job: str, screen: Screen) -> int:
+    follower = _Follower(client, job, screen)
+    details: dict[str, Any] = {}
+    phase = ""
+    for details in client.wait(job):
+        follower.start_new()
+        if details["phase"] != phase:
+            phase = details["phase"]
+            screen.say(f"{job} is {phase.lower().replace('_', ' ')}")
+        screen.status(job_line(details))
+    follower.finish()
+    screen.end()
+    if details["state"] != "FINISHED":
+        screen.say(f"{job} {details['state'].lower()}: {details['reason']}")
+    return _EXIT_CODES[details["state"]]
+
+
+class _Follower:
+    """Passes the driver's output through, one thread a log file."""
+
+    def __init__(self, client: Client, job: str, screen: Screen) -> None:
+        self._client = client
+        self._job = job
+        self._screen = screen
+        self._threads: dict[str, threading.Thread] = {}
+
+    def start_new(self) -> None:
+        """Follow the logs that have appeared."""
+        for name in self._client.call("GET", f"/v1/jobs/{self._job}/logs")["logs"]:
+            if name not in self._threads and name.startswith("driver-") and name.endswith((".out", ".err")):
+                thread = threading.Thread(target=self._follow, args=(name,), daemon=True)
+                self._threads[name] = thread
+                thread.start()
+
+    def _follow(self, name: str) -> None:
+        with contextlib.suppress(ClusterError):
+            for data in self._client.log(self._job, name, follow=True):
+                self._screen.passthrough(data, error=name.endswith(".err"))
+
+    def finish(self) -> None:
+        """The job is over: what is left of its output."""
+        self.start_new()
+        for thread in self._threads.values():
+            thread.join(timeout=30)
+
+
+@click.command()
+@master_options
+@json_option
+def jobs(as_json: bool, **given: Any) -> int:
+    """List the jobs of a master, newest last."""
+    with connect(given) as client:
+        found = client.call("GET", "/v1/jobs/overview")["jobs"]
+    if as_json:
+        _print_json(found)
+        return 0
+    rows = [
+        (
+            job["jid"],
+            job["name"],
+            job["phase"],
+            _when(job["start-time"]),
+            f"{job['duration'] / 1000:.1f} s",
+            len(job.get("held", [])) if job["end-time"] < 0 else 0,
+            f"{job['executors']['registered']}/{job['executors']['wanted']}" if "executors" in job else "–",
+        )
+        for job in found
+    ]
+    print_table(("JOB", "NAME", "STATE", "START", "DURATION", "SLOTS", "EXECUTORS"), rows)
+    return 0
+
+
+@click.command()
+@click.argument("job_id")
+@master_options
+@json_option
+def job(job_id: str, as_json: bool, **given: Any) -> int:
+    """Show one job: what it declared, holds, lacks and runs."""
+    with connect(given) as client:
+        details = client.job(job_id)
+        events = client.call("GET", f"/v1/jobs/{job_id}/events")["events"]
+    if as_json:
+        _print_json({**details, "events": events})
+        return 0
+    print(f"{details['jid']}  {details['name']}  {details['phase']}")
+    if details["reason"]:
+        print(f"  reason     {details['reason']}")
+    print(f"  started    {_when(details['start-time'])}, took {details['duration'] / 1000:.1f} s")
+    print(f"  program    {details['program']}")
+    if "declared" in details:
+        print(f"  declared   {_counts(details['declared'])}")
+        print(f"  spark      {details['app-id'] or '–'}  {details['spark-ui'] or ''}")
+        for missing in details["missing"]:
+            print(f"  missing    {missing['count']} × ({_size(missing['resource'])}): {missing['detail']}")
+        if details["held"]:
+            rows = [(s["allocation"], s["worker"], _size(s["resource"]), s["use"] or "idle") for s in details["held"]]
+            print_table(("SLOT", "WORKER", "SIZE", "USE"), rows)
+    for line in details["log-tail"]:
+        print(f"  | {line}")
+    return 0
+
+
+@click.command()
+@click.argument("job_id")
+@click.option("--follow", "-f", is_flag=True, help="Go on until the job is over.")
+@click.option("--file", "name", metavar="NAME", help="One log of the job (default: the program's output, stdout and stderr).")
+@click.option("--list", "list_names", is_flag=True, help="List the logs there are.")
+@master_options
+@json_option
+def logs(job_id: str, follow: bool, name: str | None, list_names: bool, as_json: bool, **given: Any) -> int:
+    """Print a job's output: the program's own, or any log of its processes."""
+    with connect(given) as client:
+        client.job(job_id)
+        names = client.call("GET", f"/v1/jobs/{job_id}/logs")["logs"]
+        if list_names or as_json:
+            if as_json:
+                _print_json(names)
+            else:
+                print("\n".join(names))
+            return 0
+        if name is not None:
+            for data in client.log(job_id, name, follow=follow):
+                sys.stdout.buffer.write(data)
+                sys.stdout.buffer.flush()
+            return 0
+        screen = Screen(quiet=True)
+        follower = _Follower(client, job_id, screen)
+        if follow:
+            for _ in client.wait(job_id):
+                follower.start_new()
+            follower.finish()
+            return 0
+        for log in names:
+            if log.startswith("driver-") and log.endswith((".out", ".err")):
+                for data in client.log(job_id, log, follow=False):
+                    screen.passthrough(data, error=log.endswith(".err"))
+    return 0
+
+
+@click.command()
+@click.argument("job_id")
+@click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until it has ended.")
+@master_options
+def cancel(job_id: str, wait: bool, **given: Any) -> int:
+    """Cancel a job: its processes are ended and its slots given back."""
+    with connect(given) as client:
+        state = client.call("PATCH", f"/v1/jobs/{job_id}", params={"mode": "cancel"})["state"]
+        if state in _EXIT_CODES:
+            click.echo(f"{job_id} had ended before: {state.lower()}")
+            return 0
+        if wait:
+            for details in client.wait(job_id):
+                state = details["state"]
+            click.echo(f"{job_id} is {state.lower()}")
+        else:
+            click.echo(f"{job_id} will be cancelled")
+    return 0
+
+
+@click.command()
+@master_options
+@json_option
+def workers(as_json: bool, **given: Any) -> int:
+    """List the workers with their slots: total = free + the sum of the slots, to the byte."""
+    with connect(given) as client:
+        answer = client.call("GET", "/v1/taskmanagers")
+    if as_json:
+        _print_json(answer)
+        return 0
+    rows: list[tuple[object, ...]] = []
+    for worker in answer["taskmanagers"]:
+        rows.append(
+            (
+                worker["id"],
+                worker["host"],
+                _size(worker["totalResource"]),
+                _size(worker["freeResource"]),
+                worker["slotsNumber"],
+                format_bytes(worker["rss_bytes"]),
+            )
+        )
+        for slot in worker["allocatedSlots"]:
+            rows.append((f"  {slot['allocation']}", slot["jobId"], _size(slot["resource"]), "", "", ""))
+    for pending in answer["pending"]:
+        rows.append((pending["id"], "starting", _size(pending["totalResource"]), "", "", ""))
+    print_table(("WORKER / SLOT", "HOST / JOB", "SIZE", "FREE", "SLOTS", "AGENT RSS"), rows)
+    return 0
+
+
+@click.command()
+@master_options
+@json_option
+def resources(as_json: bool, **given: Any) -> int:
+    """Show what the cluster has, and what each job requires, has acquired and lacks."""
+    with connect(given) as client:
+        answer = client.call("GET", "/v1/resources")
+    if as_json:
+        _print_json(answer)
+        return 0
+    print(f"{answer['workers']} worker(s), {answer['pending_workers']} starting")
+    print(f"total {_size(answer['total'])}; used {_size(answer['used'])}; free {_size(answer['free'])}")
+    rows = [
+        (
+            account["job"],
+            _counts(account["required"]),
+            _counts(account["acquired"]),
+            "; ".join(f"{m['count']}: {m['detail']}" for m in account["missing"]) or "–",
+        )
+        for account in answer["jobs"]
+    ]
+    if rows:
+        print_table(("JOB", "REQUIRED", "ACQUIRED", "MISSING"), rows)
+    return 0
