@@ -52,7 +52,8 @@ def read_token(file: Path | None) -> str:
         return path.read_text().strip()
     except OSError as error:
         raise ClusterError(
-            f"no token: cannot read {path} ({error.strerror}); start a master here, or copy its token file and name it with --token-file"
+            f"no token: cannot read {path} ({error.strerror}); start a master here, "
+            "or copy its token file and name it with --token-file"
         ) from error
 
 
@@ -79,7 +80,8 @@ class Client:
             answer = self._http.request(method, path, **arguments)
         except httpx.HTTPError as error:
             raise ClusterError(
-                f"no master answers at {self.url} ({error}); start one with `slotwise cluster start`, or name it with --master"
+                f"no master answers at {self.url} ({error}); start one with `slotwise cluster start`, "
+                "or name it with --master"
             ) from error
         if answer.is_error:
             raise ClusterError(_problem(answer))

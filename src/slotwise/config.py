@@ -1,8 +1,8 @@
 """Configuration: one table of options with their names, types, defaults and meaning.
 
-Values come from a YAML file, then the environment (``SLOTWISE_CONF_<key with dots and dashes as underscores>``), then ``-D key=value``; later wins.
-Names are Flink's where the meaning is the same. Unknown keys are refused with the nearest valid name.
-"""
+Values come from a YAML file, then the environment (``SLOTWISE_CONF_<key with dots and dashes as underscores>``), then
+``-D key=value``; later wins. Names are Flink's where the meaning is the same. Unknown keys are refused with the
+nearest valid name."""
 
 from __future__ import annotations
 
@@ -76,7 +76,9 @@ OPTIONS: dict[str, Option] = {
         Option(
             "slotmanager.requirements-check-delay", "50 ms", parse_duration, "Changes within this time share a check."
         ),
-        Option("slotmanager.max-total-resource.cpu", "", parse_cpu, "The sum of cores over all workers is never above."),
+        Option(
+            "slotmanager.max-total-resource.cpu", "", parse_cpu, "The sum of cores over all workers is never above."
+        ),
         Option("slotmanager.max-total-resource.memory", "", parse_bytes, "Likewise for memory."),
         Option("slotmanager.number-of-workers.max", "", _parse_count, "Likewise for the number of workers."),
         Option("slot.idle.timeout", "50 s", parse_duration, "How long a job keeps a slot that it does not need."),
@@ -99,7 +101,9 @@ OPTIONS: dict[str, Option] = {
             parse_bytes,
             "Memory of a worker that the cluster starts (default: 45 % of the machine's).",
         ),
-        Option("taskmanager.numberOfTaskSlots", "2", _parse_count, "A default slot is a worker's total divided by this."),
+        Option(
+            "taskmanager.numberOfTaskSlots", "2", _parse_count, "A default slot is a worker's total divided by this."
+        ),
     )
 }
 

@@ -43,8 +43,9 @@ def shape_of(total: ResourceProfile, number_of_slots: int) -> WorkerShape:
 
 
 class EmbeddedCluster:
-    """Master and local workers, as an async context manager. What jobs leave (records, logs, events) stays in ``directory``; all else is
-    temporary and removed."""
+    """Master and local workers, as an async context manager. What jobs leave (records, logs, events) stays in
+    ``directory``; all else is temporary and removed.
+    """
 
     def __init__(
         self,

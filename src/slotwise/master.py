@@ -53,7 +53,7 @@ from slotwise.provisioners.standalone import StandaloneProvisioner
 from slotwise.resourcemanager.machine import ResourceManager, ResourceManagerConfig
 from slotwise.runtime.actor import Actor
 from slotwise.runtime.clock import RandomIds, monotonic
-from slotwise.runtime.events import EventLog, Happened
+from slotwise.runtime.events import EventLog
 from slotwise.runtime.logs import LogStore
 
 log = structlog.get_logger(__name__)
@@ -148,7 +148,7 @@ class Master:
             bound.close()
             where = f"{self.options.host}:{self.options.port}"
             raise EnvironmentProblem(
-                f"cannot listen on {where}: {error.strerror or error}; choose another with --port, or 0 for any free one"
+                f"cannot listen on {where}: {error.strerror or error}; choose another with --port (0: any free one)"
             ) from error
         return bound
 
@@ -224,9 +224,7 @@ class Master:
             waiting.set_result(envelope.payload)
 
     def _start_job_master(self, start: StartJobMaster) -> None:
-        machine = JobMaster(
-            start.job, start.spec, self.options.job_master, start.token, self._ids, monotonic()
-        )
+        machine = JobMaster(start.job, start.spec, self.options.job_master, start.token, self._ids, monotonic())
         self.job_masters[start.job] = machine
         self._start_actor(job_master_address(start.job), machine)
 

@@ -57,9 +57,7 @@ def executors(world: World) -> dict[str, tuple[WorkerId, AllocationId]]:
 
 
 def until_running(world: World, job: JobId, count: int = 2) -> None:
-    world.run_until(
-        lambda: sum(e.registered for e in world.jm(job).executors.live.values()) == count, 200
-    )
+    world.run_until(lambda: sum(e.registered for e in world.jm(job).executors.live.values()) == count, 200)
 
 
 def test_a_job_runs_from_submission_to_its_end_and_leaves_nothing() -> None:
@@ -162,7 +160,9 @@ def test_an_executor_that_dies_is_told_to_the_driver_and_replaced_under_a_new_id
     until_running(world, job)
     worker, allocation = executors(world)["1"]
     world.spark[worker].end(allocation, -9)
-    world.run_until(lambda: {e.executor_id for e in world.jm(job).executors.live.values() if e.registered} == {"2", "3"}, 20)
+    world.run_until(
+        lambda: {e.executor_id for e in world.jm(job).executors.live.values() if e.registered} == {"2", "3"}, 20
+    )
     world.run_until(lambda: world.state(job) is JobState.FINISHED)
 
 
@@ -384,7 +384,9 @@ def test_ml_messages_lost_doubled_and_late_still_lead_to_the_right_end(seed: int
     world = provisioned(max_workers=3)
     client_side = (SubmitJob, JobStatus)
     world.lose = lambda m: (
-        world.now < 1120 and not m.to.startswith("client:") and not isinstance(m.payload, client_side)
+        world.now < 1120
+        and not m.to.startswith("client:")
+        and not isinstance(m.payload, client_side)
         and world.rng.random() < 0.15
     )
     world.double = lambda _: world.rng.random() < 0.1

@@ -1,4 +1,6 @@
-"""Resources, requirements, the matching rule, timers, the codec and fencing: the parts that everything else is made of."""
+"""Resources, requirements, the matching rule, timers, the codec and fencing: the parts that everything else is made
+of.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,15 @@ profiles = st.builds(
 
 @pytest.mark.parametrize(
     ("text", "amount"),
-    [("512m", 512 * MIB), ("4g", 4 * GIB), ("4G", 4 * GIB), ("1024", 1024), ("1kb", 1024), ("2 gib", 2 * GIB), ("7b", 7)],
+    [
+        ("512m", 512 * MIB),
+        ("4g", 4 * GIB),
+        ("4G", 4 * GIB),
+        ("1024", 1024),
+        ("1kb", 1024),
+        ("2 gib", 2 * GIB),
+        ("7b", 7),
+    ],
 )
 def test_sizes_are_read_as_spark_writes_them(text: str, amount: int) -> None:
     assert parse_bytes(text, "memory") == amount
@@ -150,7 +160,7 @@ def test_timers_fire_in_the_order_of_their_deadlines() -> None:
     assert timers.next() is None
 
 
-def _envelope(payload: object = JobDone("job-1"), **changes: object) -> Envelope:  # type: ignore[arg-type] # noqa: B008
+def _envelope(payload: object = JobDone("job-1"), **changes: object) -> Envelope:  # type: ignore[arg-type]
     envelope = Envelope(1, RESOURCE_MANAGER, LeaderToken(5), Address("jm:job-1"), LeaderToken(3), payload)  # type: ignore[arg-type]
     return msgspec.structs.replace(envelope, **changes)
 

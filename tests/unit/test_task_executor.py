@@ -90,9 +90,7 @@ class Bench:
 
     def jm(self, payload: Any, job: JobId = JOB, token: LeaderToken = JM_TOKEN) -> None:
         sender = job_master_address(job)
-        self.take(
-            self.te.handle(Envelope(0, worker_address(WORKER), LeaderToken(0), sender, token, payload), self.now)
-        )
+        self.take(self.te.handle(Envelope(0, worker_address(WORKER), LeaderToken(0), sender, token, payload), self.now))
 
     def register(self) -> None:
         self.wait(0)

@@ -39,7 +39,11 @@ def _running() -> dict[str, Any] | None:
     try:
         address = dict(json.loads(_address_file().read_text()))
         process = psutil.Process(int(address["pid"]))
-        if process.is_running() and process.status() != psutil.STATUS_ZOMBIE and "slotwise" in " ".join(process.cmdline()):
+        if (
+            process.is_running()
+            and process.status() != psutil.STATUS_ZOMBIE
+            and "slotwise" in " ".join(process.cmdline())
+        ):
             return address
     except (OSError, ValueError, KeyError, psutil.Error):
         pass
@@ -64,7 +68,11 @@ def start(**given: Any) -> int:
         *(sys.executable, "-m", "slotwise", "master", "--local-workers", "--port", str(given["port"])),
         *("--address-file", str(_address_file()), "--workers", str(given["workers"])),
     ]
-    for option, name in (("--worker-cpus", "worker_cpus"), ("--worker-memory", "worker_memory"), ("--config", "config_file")):
+    for option, name in (
+        ("--worker-cpus", "worker_cpus"),
+        ("--worker-memory", "worker_memory"),
+        ("--config", "config_file"),
+    ):
         if given[name] is not None:
             argv += [option, str(given[name])]
     for setting in given["settings"]:
@@ -129,5 +137,3 @@ def status(as_json: bool) -> int:
             f"{overview['slots-total']} slot(s), {overview['jobs-running']} job(s) running"
         )
     return 0
-
-

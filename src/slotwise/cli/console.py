@@ -1,4 +1,6 @@
-"""What commands show: a job's program output passed through, one status line on terminals, plain lines elsewhere, tables."""
+"""What commands show: a job's program output passed through, one status line on terminals, plain lines elsewhere,
+tables.
+"""
 
 from __future__ import annotations
 

@@ -75,9 +75,7 @@ async def _master(given: dict[str, Any]) -> int:
     service = Master(options)
 
     def provisioner(started: Master) -> LocalProvisioner:
-        return LocalProvisioner(
-            directory / "workers", started.url, token_file, started.worker_exited, bound=True
-        )
+        return LocalProvisioner(directory / "workers", started.url, token_file, started.worker_exited, bound=True)
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -122,11 +120,14 @@ async def _cancel_all(service: Any, limit_s: float = 20.0) -> None:
 
 
 def _require_loopback(host: str) -> None:
-    """Until the port can speak TLS and know people apart, it is for this machine alone (or a trusted address by choice)."""
+    """Until the port can speak TLS and know people apart, it is for this machine alone (or a trusted address by
+    choice).
+    """
     with contextlib.suppress(ValueError):
         if ipaddress.ip_address(host).is_unspecified:
             raise UsageError(
-                f"--host {host} would listen on all addresses of this machine; name the one address that workers and users reach"
+                f"--host {host} would listen on every address of this machine; name the one "
+                "that workers and users reach"
             )
     try:
         socket.getaddrinfo(host, None)
@@ -137,7 +138,10 @@ def _require_loopback(host: str) -> None:
 def _token(file: Path) -> str:
     """The token in ``file``, made with mode 0600 if it is not there."""
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with contextlib.suppress(FileExistsError), os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as made:
+    with (
+        contextlib.suppress(FileExistsError),
+        os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as made,
+    ):
         made.write(secrets.token_hex(32))
     token = file.read_text().strip()
     if len(token) < 16:
@@ -153,7 +157,9 @@ def _token(file: Path) -> str:
 @click.option("--cpus", help="Cores to give to slots, as in 4 or 0.5 [default: all].")
 @click.option("--memory", help="Memory to give to slots, as in 8g [default: 90 % of the machine's].")
 @click.option("--resource", "resources", multiple=True, metavar="NAME=AMOUNT", help="Another resource, as in gpu=1.")
-@click.option("--slots", type=click.IntRange(1), default=2, show_default=True, help="A default slot is 1/N of the total.")
+@click.option(
+    "--slots", type=click.IntRange(1), default=2, show_default=True, help="A default slot is 1/N of the total."
+)
 @click.option("--default-slot", metavar="CPUS:BYTES", hidden=True)
 @click.option("--host", help="Address under which other workers reach this one [default: loopback or found].")
 @click.option("--worker-id", hidden=True)

@@ -16,8 +16,8 @@ import click
 import platformdirs
 import psutil
 
-from slotwise.client import DEFAULT_PORT, state_directory
 from slotwise.cli.options import json_option
+from slotwise.client import DEFAULT_PORT, state_directory
 from slotwise.model.errors import SlotwiseError
 from slotwise.model.resources import GIB, format_bytes
 
@@ -38,7 +38,9 @@ class Finding:
 @click.command()
 @json_option
 def doctor(as_json: bool) -> int:
-    """Check this machine: Java, Python, Spark, the bridge, memory, disk, ports. Exit code 1 when something is missing."""
+    """Check this machine: Java, Python, Spark, the bridge, memory, disk, ports. Exit code 1 when something is
+    missing.
+    """
     findings = [check() for check in CHECKS]
     if as_json:
         print(json.dumps([asdict(finding) for finding in findings], indent=2))
@@ -120,7 +122,12 @@ def _directories() -> Finding:
             with tempfile.TemporaryFile(dir=path):
                 pass
         except OSError as error:
-            return Finding("Folders", "problem", f"cannot write the {name} folder {path}: {error.strerror}", f"make {path} writable")
+            return Finding(
+                "Folders",
+                "problem",
+                f"cannot write the {name} folder {path}: {error.strerror}",
+                f"make {path} writable",
+            )
     return Finding("Folders", "ok", ", ".join(str(path) for path in places.values()))
 
 
@@ -141,9 +148,22 @@ def _ports() -> Finding:
             default.bind(("127.0.0.1", DEFAULT_PORT))
         except OSError:
             return Finding(
-                "Ports", "warning", f"the master's default port {DEFAULT_PORT} is in use", "fine if it is yours; else --port"
+                "Ports",
+                "warning",
+                f"the master's default port {DEFAULT_PORT} is in use",
+                "fine if it is yours; else --port",
             )
     return Finding("Ports", "ok", f"loopback works, the master's default port {DEFAULT_PORT} is free")
 
 
-CHECKS: tuple[Callable[[], Finding], ...] = (_python, _java, _spark, _bridge, _memory, _cores, _disk, _directories, _ports)
+CHECKS: tuple[Callable[[], Finding], ...] = (
+    _python,
+    _java,
+    _spark,
+    _bridge,
+    _memory,
+    _cores,
+    _disk,
+    _directories,
+    _ports,
+)

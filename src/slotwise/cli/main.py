@@ -1,4 +1,6 @@
-"""The command line's entry: a group whose commands are imported only when they are used, so that ``slotwise --help`` is fast."""
+"""The command line's entry: a group whose commands are imported only when they are used, so that ``slotwise --help``
+is fast.
+"""
 
 from __future__ import annotations
 

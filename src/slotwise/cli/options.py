@@ -39,7 +39,9 @@ _JOB_OPTIONS = [
     click.option("--min-executors", type=int, metavar="N", help="Start with no fewer [default: 1]."),
     click.option("--max-executors", type=int, metavar="N", help="Never more than this."),
     click.option("--python", "python", metavar="PATH", help="Interpreter of the program [default: the worker's]."),
-    click.option("--env", "env", multiple=True, metavar="KEY=VALUE", help="Environment of the driver; may be repeated."),
+    click.option(
+        "--env", "env", multiple=True, metavar="KEY=VALUE", help="Environment of the driver; may be repeated."
+    ),
 ]
 
 _LOCAL_OPTIONS = [
@@ -54,7 +56,9 @@ _CONFIG_OPTIONS = [
 ]
 
 _MASTER_OPTIONS = [
-    click.option("--master", "master_url", metavar="URL", help="The master [default: this machine's, or SLOTWISE_MASTER]."),
+    click.option(
+        "--master", "master_url", metavar="URL", help="The master [default: this machine's, or SLOTWISE_MASTER]."
+    ),
     click.option("--token-file", type=click.Path(path_type=Path), help="File with the cluster's token."),
 ]
 

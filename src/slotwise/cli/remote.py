@@ -49,15 +49,17 @@ def _when(milliseconds: int) -> str:
 @click.command(context_settings={"allow_interspersed_args": False})
 @job_options
 @master_options
-@click.option("--wait", is_flag=True, help="Wait for the end, pass the program's output through, exit with its outcome.")
+@click.option(
+    "--wait", is_flag=True, help="Wait for the end, pass the program's output through, exit with its outcome."
+)
 @click.option("--quiet", "-q", is_flag=True, help="Print the job's id alone (with --wait: the program's output alone).")
 @click.argument("program")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def submit(program: str, args: tuple[str, ...], **given: Any) -> int:
     """Submit PROGRAM with ARGS to a running master.
 
-    The program and its files are named by their absolute paths, which the workers must be able to read. Exit code with --wait: 0 finished, 1 failed, 130
-    cancelled. Ctrl-C while waiting cancels the job.
+    The program and its files are named by their absolute paths, which the workers must be able to read. Exit code
+    with --wait: 0 finished, 1 failed, 130 cancelled. Ctrl-C while waiting cancels the job.
 
     \b
     Examples:
@@ -188,7 +190,9 @@ def job(job_id: str, as_json: bool, **given: Any) -> int:
 @click.command()
 @click.argument("job_id")
 @click.option("--follow", "-f", is_flag=True, help="Go on until the job is over.")
-@click.option("--file", "name", metavar="NAME", help="One log of the job (default: the program's output, stdout and stderr).")
+@click.option(
+    "--file", "name", metavar="NAME", help="One log of the job (default: the program's output, stdout and stderr)."
+)
 @click.option("--list", "list_names", is_flag=True, help="List the logs there are.")
 @master_options
 @json_option

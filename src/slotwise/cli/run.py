@@ -38,8 +38,8 @@ _POLL_S = 0.1
 def run(program: str, args: tuple[str, ...], **given: Any) -> int:
     """Run one PySpark PROGRAM with ARGS on an embedded cluster on this machine.
 
-    Master and workers are started for it and taken down after it. The program's output is passed through; the exit code is the
-    program's own (130 after Ctrl-C).
+    Master and workers are started for it and taken down after it. The program's output is passed through; the exit
+    code is the program's own (130 after Ctrl-C).
 
     \b
     Examples:
@@ -124,9 +124,7 @@ class EmbeddedRun:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, on_signal)
         directory = run_directory()
-        cluster = EmbeddedCluster(
-            directory, self._configuration, shape=self._shape, max_workers=self._max_workers
-        )
+        cluster = EmbeddedCluster(directory, self._configuration, shape=self._shape, max_workers=self._max_workers)
         async with cluster:
             job = await cluster.master.submit(self._spec)
             logs = directory / "jobs" / job / "logs"

@@ -1,8 +1,7 @@
 """The Dispatcher: takes jobs, starts a JobMaster for each, and keeps how they ended (FLIP-6). Without I/O.
 
-It never runs a job's code. A submission is persisted before it is acknowledged, and told apart by its idempotency key (B: F-06). Cancelling is repeated until the
-JobMaster reports a final state.
-"""
+It never runs a job's code. A submission is persisted before it is acknowledged, and told apart by its idempotency key
+(B: F-06). Cancelling is repeated until the JobMaster reports a final state."""
 
 from __future__ import annotations
 

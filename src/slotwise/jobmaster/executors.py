@@ -1,8 +1,7 @@
 """The Spark executors of one driver: which run where, what the driver wants, and what it must be told.
 
-All is absolute: the driver's report says how many executors of each Spark resource profile it wants and which it gives back; the
-directives say which may register and which are lost.
-"""
+All is absolute: the driver's report says how many executors of each Spark resource profile it wants and which it
+gives back; the directives say which may register and which are lost."""
 
 from __future__ import annotations
 
@@ -34,7 +33,9 @@ class Executor:
 
 
 class Executors:
-    """The executors of the job's present driver. Executor ids rise over the whole life of the job and are never used twice."""
+    """The executors of the job's present driver. Executor ids rise over the whole life of the job and are never used
+    twice.
+    """
 
     def __init__(self, ids: IdSource, next_id: int = 1) -> None:
         self.live: dict[str, Executor] = {}
@@ -109,9 +110,7 @@ class Executors:
             for executor in self.live.values()
             if not executor.stopping
             and (
-                executor.executor_id in self.report.kills
-                or self.report.ended
-                or executor.app_id != self.report.app_id
+                executor.executor_id in self.report.kills or self.report.ended or executor.app_id != self.report.app_id
             )
         ]
 
@@ -140,9 +139,7 @@ class Executors:
             working_dir,
             self.report.launch,
         )
-        executor = Executor(
-            executor_id, process.ticket, self.report.app_id, total.profile_id, allocation, process
-        )
+        executor = Executor(executor_id, process.ticket, self.report.app_id, total.profile_id, allocation, process)
         self.live[executor_id] = executor
         self._version += 1
         return executor

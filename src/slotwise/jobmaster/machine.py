@@ -1,11 +1,11 @@
 """The JobMaster: one job's life (FLIP-6, FLIP-138). Without I/O.
 
-It declares what the job needs, accepts the slots that are offered, starts the Spark driver once the driver's slot and the minimum of
-executor slots are held, turns what the driver asks for into declarations and executors, and ends with the program. Behaviours: D-01, D-05, D-11 … D-13, SP-01 …
-SP-07, A-01, F-01, F-03, F-05, ML-01, ML-05.
+It declares what the job needs, accepts the slots that are offered, starts the Spark driver once the driver's slot and
+the minimum of executor slots are held, turns what the driver asks for into declarations and executors, and ends with
+the program. Behaviours: D-01, D-05, D-11 … D-13, SP-01 … SP-07, A-01, F-01, F-03, F-05, ML-01, ML-05.
 
-Everything it wants of a worker is kept as a wish (`HeldSlot.use`, the frees under way) and said again whenever a report shows that it has not come true.
-"""
+Everything it wants of a worker is kept as a wish (`HeldSlot.use`, the frees under way) and said again whenever a
+report shows that it has not come true."""
 
 from __future__ import annotations
 
@@ -63,8 +63,10 @@ from slotwise.protocol.outbox import Outbox
 
 
 class JobMasterConfig(msgspec.Struct, frozen=True):
-    """Times in seconds. ``resource_wait_timeout_s``: how long to wait for the minimum (−1: for ever); ``stabilisation_s``: how long to wait
-    for more once the minimum is there (B: A-01). ``max_driver_starts``: drivers in all, when workers die under them."""
+    """Times in seconds. ``resource_wait_timeout_s``: how long to wait for the minimum (−1: for ever);
+    ``stabilisation_s``: how long to wait for more once the minimum is there (B: A-01). ``max_driver_starts``: drivers
+    in all, when workers die under them.
+    """
 
     heartbeat_interval_s: float = 10.0
     heartbeat_timeout_s: float = 50.0
@@ -316,7 +318,7 @@ class JobMaster:
                 result = JobResult(
                     JobState.FAILED,
                     None,
-                    f"{self.executors.failures_in_a_row} executors in a row ended before they joined; the last: {reason}",
+                    f"{self.executors.failures_in_a_row} executors in a row ended before they joined: {reason}",
                     status.log_tail,
                 )
                 self._fail(result, now, effects)
@@ -429,7 +431,7 @@ class JobMaster:
         slot.use = f"driver-{self.driver_starts}"
         slot.idle_since = None
         self._move(JobState.DEPLOYING, effects)
-        self._send_deploy(slot, effects)
+        self._deploy(slot, effects)
 
     def _run_executors(self, now: float, effects: Effects) -> None:
         if self.executors.report is not None:
@@ -451,7 +453,7 @@ class JobMaster:
                     executor = self.executors.launch(total, slot.allocation, self._secret, self.spec.working_dir)
                     slot.use = f"executor-{executor.executor_id}"
                     slot.idle_since = None
-                    self._send_deploy(slot, effects)
+                    self._deploy(slot, effects)
         self._direct(effects)
 
     def _direct(self, effects: Effects, again: bool = False) -> None:
@@ -463,6 +465,10 @@ class JobMaster:
             slot = self.pool.slots[self._driver_slot]
             message = DirectDriver(self.job, slot.allocation, directives)
             self._out.send(effects, worker_address(slot.worker), message)
+
+    def _deploy(self, slot: HeldSlot, effects: Effects) -> None:
+        self._send_deploy(slot, effects)
+        effects.events.append(Event("deployed", self.job, slot.worker, slot.allocation, {"process": slot.use}))
 
     def _send_deploy(self, slot: HeldSlot, effects: Effects) -> None:
         assert slot.use is not None
@@ -642,7 +648,9 @@ class JobMaster:
             return
         waited = f"{self.config.resource_wait_timeout_s:g} s"
         why = "; ".join(shortage.detail for shortage in self.shortages) or "no answer from the ResourceManager"
-        reason = f"the minimum of a driver and {self.spec.min_executors} executor(s) was not there after {waited}: {why}"
+        reason = (
+            f"the minimum of a driver and {self.spec.min_executors} executor(s) was not there after {waited}: {why}"
+        )
         self._end(JobResult(JobState.FAILED, reason=reason), now, effects)
 
     def _on_retry(self, now: float, effects: Effects) -> None:

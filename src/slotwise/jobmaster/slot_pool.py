@@ -1,8 +1,7 @@
 """The slots that a job holds (FLIP-6 'SlotPool', FLIP-138; B: SP-01, SP-02, SP-03, SP-04, D-13).
 
-The pool follows the same matching rule as the slot manager (:func:`slotwise.model.requirements.match_slots`). It works while the
-ResourceManager is away: what it holds stays usable.
-"""
+The pool follows the same matching rule as the slot manager (:func:`slotwise.model.requirements.match_slots`). It
+works while the ResourceManager is away: what it holds stays usable."""
 
 from __future__ import annotations
 
@@ -16,8 +15,10 @@ from slotwise.protocol.messages import ProcessPhase, ProcessStatus, SlotOffer
 
 @dataclass
 class HeldSlot:
-    """An accepted slot. ``use`` names the process that is meant to run in it; ``process`` is what its worker last said of it.
-    ``confirmed``: a report of the worker has named the slot as the job's. ``idle_since``: when it became unused. ``stop_sent`` names the process that its worker was asked to end."""
+    """An accepted slot. ``use`` names the process that is meant to run in it; ``process`` is what its worker last
+    said of it. ``confirmed``: a report of the worker has named the slot as the job's. ``idle_since``: when it became
+    unused. ``stop_sent`` names the process that its worker was asked to end.
+    """
 
     allocation: AllocationId
     worker: WorkerId
@@ -56,7 +57,9 @@ class SlotPool:
     def offer(
         self, worker: WorkerId, host: str, offers: tuple[SlotOffer, ...], now: float
     ) -> tuple[tuple[AllocationId, ...], tuple[AllocationId, ...]]:
-        """Take what is needed; returns (accepted, rejected). A repeated offer of a held slot is accepted again (B: SP-01)."""
+        """Take what is needed; returns (accepted, rejected). A repeated offer of a held slot is accepted again (B:
+        SP-01).
+        """
         accepted, rejected = [], []
         for offer in offers:
             if offer.allocation in self.slots:
@@ -82,7 +85,9 @@ class SlotPool:
         slot.idle_since = now
 
     def surplus(self, now: float, idle_timeout_s: float) -> list[HeldSlot]:
-        """Unused slots beyond the requirements that have been idle for the time-out: what to give back (B: D-13, A-04)."""
+        """Unused slots beyond the requirements that have been idle for the time-out: what to give back (B: D-13,
+        A-04).
+        """
         excess = match_slots(self.required, self.held())[1]
         found = []
         for slot in reversed(list(self.slots.values())):

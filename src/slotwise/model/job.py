@@ -23,7 +23,7 @@ class DriverSize(msgspec.Struct, frozen=True):
 
 
 class ExecutorSize(msgspec.Struct, frozen=True):
-    """A Spark executor: cores ≥ 1; bytes of JVM heap, overhead, off-heap and PySpark memory; other resources by name."""
+    """A Spark executor: cores ≥ 1; bytes of JVM heap, overhead, off-heap and PySpark memory; others by name."""
 
     cores: int
     heap_bytes: int

@@ -84,11 +84,10 @@ class DriverReport(msgspec.Struct, frozen=True):
     """All that a Spark driver's JVM says of itself: absolute, repeated, told apart by ``version`` (rises from 1).
 
     ``app_id`` is Spark's application id; a program may have several applications one after the other. ``ended`` says
-    that this application's SparkContext was stopped. ``totals`` is what it wants now; ``kills`` are the executors that it gives
-    back; ``registered`` those that have joined and live; ``directives_seen`` is the version of the last
+    that this application's SparkContext was stopped. ``totals`` is what it wants now; ``kills`` are the executors
+    that it gives back; ``registered`` those that have joined and live; ``directives_seen`` is the version of the last
     :class:`DriverDirectives` it has carried out. ``first_task_unix_s`` is the launch time of the first task.
-    ``task_count`` counts tasks that ended well.
-    """
+    ``task_count`` counts tasks that ended well."""
 
     version: int
     app_id: str
@@ -118,9 +117,8 @@ class LostExecutor(msgspec.Struct, frozen=True):
 class DriverDirectives(msgspec.Struct, frozen=True):
     """All that the JobMaster tells a driver's JVM: absolute, repeated until seen.
 
-    ``launched``: every executor that was started for ``app_id`` and is not known to be gone, with its ticket. An executor that is
-    not in it may not register. ``lost``: executors of ``app_id`` that are gone.
-    """
+    ``launched``: every executor that was started for ``app_id`` and is not known to be gone, with its ticket. An
+    executor that is not in it may not register. ``lost``: executors of ``app_id`` that are gone."""
 
     version: int
     app_id: str

@@ -2,9 +2,8 @@
 
 A profile of None stands for 'unknown': such a requirement takes the default slot profile of the worker it lands on.
 
-The order in which a job names its profiles is the order in which it wants them when there is not enough for all: the driver before the executors, or a
-job could hold executors only and never start. Mappings keep that order.
-"""
+The order in which a job names its profiles is the order in which it wants them when there is not enough for all: the
+driver before the executors, or a job could hold executors only and never start. Mappings keep that order."""
 
 from __future__ import annotations
 
@@ -34,14 +33,18 @@ Requirements = tuple[Requirement, ...]
 
 
 def sort_key(profile: ResourceProfile | None) -> tuple[int, int, int, tuple[tuple[str, int], ...]]:
-    """Unknown last, large before small: the order in which requirements are matched to held slots. Never a hash order."""
+    """Unknown last, large before small: the order in which requirements are matched to held slots. Never a hash
+    order.
+    """
     if profile is None:
         return (1, 0, 0, ())
     return (0, -profile.memory_bytes, -profile.cpu_milli, profile.extended)
 
 
 def requirements_of(counts: Mapping[ResourceProfile | None, int] | Mapping[ResourceProfile, int]) -> Requirements:
-    """The requirements of a multiset, in its order; zero counts vanish. Raises :class:`SizeError` for negative counts."""
+    """The requirements of a multiset, in its order; zero counts vanish. Raises :class:`SizeError` for negative
+    counts.
+    """
     return tuple(Requirement(profile, count) for profile, count in counts.items() if count)
 
 

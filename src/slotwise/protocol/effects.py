@@ -1,9 +1,8 @@
 """What a machine wants done, as a value (design decision 1).
 
-The runtime carries an :class:`Effects` out in this order, each part before the next: ``persist`` (durable before anybody is
-told), ``send``, ``processes`` and ``workers`` and ``job_masters`` (start and stop), ``events`` (for people), and last
-``shutdown``.
-"""
+The runtime carries an :class:`Effects` out in this order, each part before the next: ``persist`` (durable before
+anybody is told), ``send``, ``processes`` and ``workers`` and ``job_masters`` (start and stop), ``events`` (for
+people), and last ``shutdown``."""
 
 from __future__ import annotations
 
@@ -115,7 +114,8 @@ class Effects:
     shutdown: str | None = None
 
 
-# ----------------------------------------------------------------------------------------------- what the runtime tells machines
+# ----------------------------------------------------------------------------------------------- what the runtime
+# tells machines
 
 
 class ProcessChanged(msgspec.Struct, frozen=True):

@@ -1,13 +1,13 @@
 """Every message between components (design, 'Messages').
 
-All messages are one-way and may be lost, doubled, delayed or reordered (decision 2). What they say is absolute: totals and
-whole reports, never differences, so that repeating one is harmless and a later one makes good for an earlier one. Reports carry a
-``seq`` that rises with each report of the same sender; a receiver ignores one that is not newer than the last it saw.
+All messages are one-way and may be lost, doubled, delayed or reordered (decision 2). What they say is absolute:
+totals and whole reports, never differences, so that repeating one is harmless and a later one makes good for an
+earlier one. Reports carry a ``seq`` that rises with each report of the same sender; a receiver ignores one that is
+not newer than the last it saw.
 
-Each travels in an :class:`Envelope` with both fencing tokens (decision 3): ``to_token`` is the token of the leader it is meant
-for, ``sender_token`` that of the leader that sent it (0 for TaskExecutors and clients, which are no leaders). Only the first message to a leader
-(registration, submission) may carry ``to_token`` 0.
-"""
+Each travels in an :class:`Envelope` with both fencing tokens (decision 3): ``to_token`` is the token of the leader it
+is meant for, ``sender_token`` that of the leader that sent it (0 for TaskExecutors and clients, which are no
+leaders). Only the first message to a leader (registration, submission) may carry ``to_token`` 0."""
 
 from __future__ import annotations
 
@@ -50,8 +50,10 @@ class ProcessPhase(enum.Enum):
 
 
 class ProcessStatus(msgspec.Struct, frozen=True):
-    """The process in a slot. ``exit_code`` and ``reason`` are there once it has exited; a code below zero is minus the
-    signal that ended it. ``stopped`` is true when it ended because somebody here asked it to. ``log_tail`` holds the last lines that matter."""
+    """The process in a slot. ``exit_code`` and ``reason`` are there once it has exited; a code below zero is minus
+    the signal that ended it. ``stopped`` is true when it ended because somebody here asked it to. ``log_tail`` holds
+    the last lines that matter.
+    """
 
     process: str
     phase: ProcessPhase
@@ -80,7 +82,9 @@ class SlotOffer(msgspec.Struct, frozen=True):
 
 
 class JobSlotStatus(msgspec.Struct, frozen=True):
-    """A slot of a job as its worker tells the JobMaster: what runs in it, and the driver's words when it is the driver's."""
+    """A slot of a job as its worker tells the JobMaster: what runs in it, and the driver's words when it is the
+    driver's.
+    """
 
     allocation: AllocationId
     profile: ResourceProfile
@@ -100,7 +104,9 @@ class ShortageReason(enum.Enum):
 
 
 class Shortage(msgspec.Struct, frozen=True):
-    """``count`` slots of ``profile`` are missing for ``reason``; ``detail`` has the figures in words. ``final``: it cannot change by waiting."""
+    """``count`` slots of ``profile`` are missing for ``reason``; ``detail`` has the figures in words. ``final``: it
+    cannot change by waiting.
+    """
 
     profile: ResourceProfile | None
     count: int
@@ -113,17 +119,22 @@ class Shortage(msgspec.Struct, frozen=True):
 
 
 class Fenced(msgspec.Struct, frozen=True, tag=True):
-    """The answer to a message with a stale token. ``current`` is the token of the leader at ``address`` as known to the answerer."""
+    """The answer to a message with a stale token. ``current`` is the token of the leader at ``address`` as known to
+    the answerer.
+    """
 
     address: Address
     current: LeaderToken
 
 
-# ----------------------------------------------------------------------------------------------- TaskExecutor -> ResourceManager
+# ----------------------------------------------------------------------------------------------- TaskExecutor ->
+# ResourceManager
 
 
 class RegisterWorker(msgspec.Struct, frozen=True, tag=True):
-    """Repeated with back-off until answered. ``worker`` tells doubles apart (B: ML-02). ``version`` is the software's."""
+    """Repeated with back-off until answered. ``worker`` tells doubles apart (B: ML-02). ``version`` is the
+    software's.
+    """
 
     worker: WorkerId
     host: str
@@ -155,7 +166,8 @@ class WorkerLeaving(msgspec.Struct, frozen=True, tag=True):
     reason: str
 
 
-# ----------------------------------------------------------------------------------------------- ResourceManager -> TaskExecutor
+# ----------------------------------------------------------------------------------------------- ResourceManager ->
+# TaskExecutor
 
 
 class WorkerRegistered(msgspec.Struct, frozen=True, tag=True):
@@ -191,7 +203,8 @@ class ShutdownWorker(msgspec.Struct, frozen=True, tag=True):
     reason: str
 
 
-# ----------------------------------------------------------------------------------------------- JobMaster -> ResourceManager
+# ----------------------------------------------------------------------------------------------- JobMaster ->
+# ResourceManager
 
 
 class RegisterJobMaster(msgspec.Struct, frozen=True, tag=True):
@@ -201,7 +214,9 @@ class RegisterJobMaster(msgspec.Struct, frozen=True, tag=True):
 
 
 class DeclareRequirements(msgspec.Struct, frozen=True, tag=True):
-    """The absolute requirements of a job (FLIP-138). Also the JM's heartbeat: repeated every heartbeat interval (B: ML-01)."""
+    """The absolute requirements of a job (FLIP-138). Also the JM's heartbeat: repeated every heartbeat interval (B:
+    ML-01).
+    """
 
     job: JobId
     version: int
@@ -214,7 +229,8 @@ class JobDone(msgspec.Struct, frozen=True, tag=True):
     job: JobId
 
 
-# ----------------------------------------------------------------------------------------------- ResourceManager -> JobMaster
+# ----------------------------------------------------------------------------------------------- ResourceManager ->
+# JobMaster
 
 
 class JobMasterRegistered(msgspec.Struct, frozen=True, tag=True):
@@ -239,7 +255,8 @@ class WorkerLost(msgspec.Struct, frozen=True, tag=True):
     reason: str
 
 
-# ----------------------------------------------------------------------------------------------- TaskExecutor -> JobMaster
+# ----------------------------------------------------------------------------------------------- TaskExecutor ->
+# JobMaster
 
 
 class OfferSlots(msgspec.Struct, frozen=True, tag=True):
@@ -263,7 +280,8 @@ class JobSlotsReport(msgspec.Struct, frozen=True, tag=True):
     gone: tuple[AllocationId, ...] = ()
 
 
-# ----------------------------------------------------------------------------------------------- JobMaster -> TaskExecutor
+# ----------------------------------------------------------------------------------------------- JobMaster ->
+# TaskExecutor
 
 
 class AcceptSlots(msgspec.Struct, frozen=True, tag=True):
@@ -319,7 +337,8 @@ class JobMasterHeartbeat(msgspec.Struct, frozen=True, tag=True):
     job: JobId
 
 
-# ----------------------------------------------------------------------------------------------- client <-> Dispatcher <-> JobMaster
+# ----------------------------------------------------------------------------------------------- client <->
+# Dispatcher <-> JobMaster
 
 
 class SubmitJob(msgspec.Struct, frozen=True, tag=True):
@@ -342,7 +361,9 @@ class JobRefused(msgspec.Struct, frozen=True, tag=True):
 
 
 class CancelJob(msgspec.Struct, frozen=True, tag=True):
-    """End the job as CANCELED. From a client to the Dispatcher, and on to the JobMaster until it reports a final state."""
+    """End the job as CANCELED. From a client to the Dispatcher, and on to the JobMaster until it reports a final
+    state.
+    """
 
     job: JobId
 

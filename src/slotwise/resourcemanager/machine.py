@@ -1,9 +1,9 @@
 """The ResourceManager: a broker without I/O and without stored state (FLIP-6, FLIP-138).
 
-Workers register and report, jobs register and declare; a check (see slot_manager) runs shortly after every change. Behaviours:
-D-01 … D-12, SM-01 … SM-12, ML-01 … ML-07, F-01, F-02. What it sends may be lost, so everything is repeated: allocations until they show in a report,
-acknowledgements with each heartbeat, notices with each declaration while something is missing.
-"""
+Workers register and report, jobs register and declare; a check (see slot_manager) runs shortly after every change.
+Behaviours: D-01 … D-12, SM-01 … SM-12, ML-01 … ML-07, F-01, F-02. What it sends may be lost, so everything is
+repeated: allocations until they show in a report, acknowledgements with each heartbeat, notices with each declaration
+while something is missing."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Which missing slot goes to which worker: a pure function over counts (FLIP-56; B: D-07, SM-03, SM-04, SM-05, SM-13, SZ-01).
+"""Which missing slot goes to which worker: a pure function over counts (FLIP-56; B: D-07, SM-03, SM-04, SM-05, SM-13,
+SZ-01).
 
-A plan is made in steps: (1) the jobs first come first; (2) within a job in the order in which it named them; (3) registered workers, the
-fullest that still fits first (``pack``); (4) workers that are on their way; (5) workers that would have to be started.
-The manager applies the plan; nothing here changes anything.
-"""
+A plan is made in steps: (1) the jobs first come first; (2) within a job in the order in which it named them; (3)
+registered workers, the fullest that still fits first (``pack``); (4) workers that are on their way; (5) workers that
+would have to be started. The manager applies the plan; nothing here changes anything."""
 
 from __future__ import annotations
 
@@ -54,9 +54,11 @@ class Assignment:
 
 @dataclass
 class Plan:
-    """``assignments``: on registered workers. ``on_pending``: the workers on their way that something is planned on. ``new_workers``: how many more
-    to ask for. ``waiting``: per job what will be served once workers come. ``unserved``: per job what no worker may be asked for.
-    ``too_large``: the profiles that would not fit even an empty new worker."""
+    """``assignments``: on registered workers. ``on_pending``: the workers on their way that something is planned on.
+    ``new_workers``: how many more to ask for. ``waiting``: per job what will be served once workers come.
+    ``unserved``: per job what no worker may be asked for. ``too_large``: the profiles that would not fit even an
+    empty new worker.
+    """
 
     assignments: list[Assignment] = field(default_factory=list)
     on_pending: set[WorkerId] = field(default_factory=set)

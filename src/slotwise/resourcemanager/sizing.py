@@ -17,9 +17,9 @@ class WorkerShape(msgspec.Struct, frozen=True):
 class Sizing(msgspec.Struct, frozen=True):
     """The limits of a cluster. ``worker`` is None when workers come by themselves (standalone): none is ever asked for.
 
-    ``max_total``: the sum of CPU and memory over all workers, pending ones included, is never above it (None: no bound);
-    ``max_workers`` likewise for their number. ``idle_timeout_s`` > 0: how long a worker without slots is kept.
-    """
+    ``max_total``: the sum of CPU and memory over all workers, pending ones included, is never above it (None: no
+    bound); ``max_workers`` likewise for their number. ``idle_timeout_s`` > 0: how long a worker without slots is
+    kept."""
 
     worker: WorkerShape | None = None
     max_total: ResourceProfile | None = None

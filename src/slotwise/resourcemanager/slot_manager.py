@@ -1,8 +1,8 @@
 """The slot manager: the RM's view of workers and slots, and the check that turns requirements into allocations.
 
-Nothing of it is stored: it is rebuilt from registrations and reports, because the worker is the ground truth (decision 4;
-B: SM-01 … SM-16). It sends nothing itself; :mod:`slotwise.resourcemanager.machine` turns what it returns into messages.
-"""
+Nothing of it is stored: it is rebuilt from registrations and reports, because the worker is the ground truth
+(decision 4; B: SM-01 … SM-16). It sends nothing itself; :mod:`slotwise.resourcemanager.machine` turns what it returns
+into messages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from slotwise.resourcemanager.sizing import Sizing
 
 @dataclass
 class Slot:
-    """A slot as the RM sees it. ``pending_since`` is the time it was asked for, None once the worker has confirmed it."""
+    """A slot as the RM sees it. ``pending_since`` is the time it was asked for, None once the worker has confirmed
+    it.
+    """
 
     job: JobId
     profile: ResourceProfile

@@ -1,8 +1,7 @@
 """Runs one machine: a mailbox, its timer, and somebody who carries its effects out.
 
-The loop is single-threaded: stimuli are handled one at a time, in the order they came. A machine that raises is a bug; it is logged with its
-traceback and handed to ``on_crash``, never swallowed.
-"""
+The loop is single-threaded: stimuli are handled one at a time, in the order they came. A machine that raises is a
+bug; it is logged with its traceback and handed to ``on_crash``, never swallowed."""
 
 from __future__ import annotations
 

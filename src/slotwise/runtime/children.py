@@ -1,8 +1,9 @@
-"""Child processes: started in groups of their own, recorded on disk, ended whole, and swept up after their parent's death.
+"""Child processes: started in groups of their own, recorded on disk, ended whole, and swept up after their parent's
+death.
 
-Every process that a worker starts leads a session of its own, dies with the worker (Linux: parent-death signal), and is recorded in a file beside it, so
-that whoever cleans up after a killed worker finds what may be left (B: F-01; 'no orphan').
-"""
+Every process that a worker starts leads a session of its own, dies with the worker (Linux: parent-death signal), and
+is recorded in a file beside it, so that whoever cleans up after a killed worker finds what may be left (B: F-01; 'no
+orphan')."""
 
 from __future__ import annotations
 
@@ -108,9 +109,8 @@ class ChildRecords:
 def sweep(file: Path, on_kill: Callable[[int], None] | None = None) -> int:
     """Kill what is left of the groups recorded in ``file``; returns how many groups had somebody in them.
 
-    A group is only touched when its leader is the recorded process, or when the leader is gone and members are left in the
-    session it led (a process id is not given to another while its group lives).
-    """
+    A group is only touched when its leader is the recorded process, or when the leader is gone and members are left
+    in the session it led (a process id is not given to another while its group lives)."""
     try:
         entries = json.loads(file.read_text())
     except (OSError, ValueError):

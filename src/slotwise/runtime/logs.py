@@ -1,8 +1,7 @@
 """Output of jobs' processes: followed on the worker, kept by the master under the job.
 
-The worker sends chunks with their byte offset; the master appends what it lacks and answers with its size when something is missing or doubled, so that a broken
-connection neither loses nor repeats a line.
-"""
+The worker sends chunks with their byte offset; the master appends what it lacks and answers with its size when
+something is missing or doubled, so that a broken connection neither loses nor repeats a line."""
 
 from __future__ import annotations
 

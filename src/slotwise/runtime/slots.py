@@ -1,8 +1,8 @@
 """Runs what is deployed into a worker's slots: starts the commands, watches them, ends them, keeps their output.
 
-What to run is the launcher's business (:class:`Launcher`, a port that ``slotwise.spark`` implements). A deployed process is one or more commands;
-the last is the main one, and the process is over when that is. The others are its helpers (a driver's JVM gateway).
-"""
+What to run is the launcher's business (:class:`Launcher`, a port that ``slotwise.spark`` implements). A deployed
+process is one or more commands; the last is the main one, and the process is over when that is. The others are its
+helpers (a driver's JVM gateway)."""
 
 from __future__ import annotations
 
@@ -35,9 +35,11 @@ _HELPER_GRACE_S = 5.0
 
 @dataclass(frozen=True)
 class SlotCommand:
-    """One command of a deployed process. ``stdout`` and ``stderr`` name log files of the job (the same name: one file).
-    ``files`` are written into the slot's directory before, readable by the owner only. ``keep_stdin``: its standard input is a pipe that
-    stays open while the worker lives. ``helper_pid_variable``: where it finds the process id of the first helper."""
+    """One command of a deployed process. ``stdout`` and ``stderr`` name log files of the job (the same name: one
+    file). ``files`` are written into the slot's directory before, readable by the owner only. ``keep_stdin``: its
+    standard input is a pipe that stays open while the worker lives. ``helper_pid_variable``: where it finds the
+    process id of the first helper.
+    """
 
     argv: tuple[str, ...]
     env: Mapping[str, str]
@@ -125,9 +127,7 @@ class SlotRunner:
         tail: tuple[str, ...] = ()
         try:
             slot_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-            commands = await self._launcher.commands(
-                start.allocation, start.job, start.process, start.spec, slot_dir
-            )
+            commands = await self._launcher.commands(start.allocation, start.job, start.process, start.spec, slot_dir)
             for command in commands:
                 if running.ending:
                     break
@@ -135,9 +135,7 @@ class SlotRunner:
             if running.children and len(running.children) == len(commands):
                 main = running.children[-1]
                 self._report(
-                    ProcessChanged(
-                        start.allocation, ProcessStatus(start.process, ProcessPhase.RUNNING, pid=main.pid)
-                    )
+                    ProcessChanged(start.allocation, ProcessStatus(start.process, ProcessPhase.RUNNING, pid=main.pid))
                 )
                 code, reason = await self._watch(running)
         except (SlotwiseError, OSError) as error:

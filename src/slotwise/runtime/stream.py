@@ -1,4 +1,6 @@
-"""The worker's end of the one stream to its master: dials, says hello, passes frames both ways, and dials again when it breaks."""
+"""The worker's end of the one stream to its master: dials, says hello, passes frames both ways, and dials again when
+it breaks.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def stream_url(master_url: str) -> str:
 
 
 class MasterStream:
-    """One connection at a time to ``master_url``. ``refused`` is set with the reason when the master will never accept this worker."""
+    """One connection at a time to ``master_url``. ``refused`` is set with the reason when the master will never
+    accept this worker.
+    """
 
     def __init__(
         self,
@@ -59,7 +63,9 @@ class MasterStream:
         return self._queue is not None
 
     def send(self, frame: Frame) -> bool:
-        """Queue a frame; false (and nothing sent) while there is no connection. Lost frames are the protocol's business."""
+        """Queue a frame; false (and nothing sent) while there is no connection. Lost frames are the protocol's
+        business.
+        """
         if self._queue is None or self._queue.qsize() >= _QUEUE_FRAMES:
             return False
         self._queue.put_nowait(encode(frame))

@@ -1,4 +1,5 @@
-"""A model of what runs in one worker's slots: Spark drivers that want executors and end after a while, executors that join.
+"""A model of what runs in one worker's slots: Spark drivers that want executors and end after a while, executors that
+join.
 
 Only what the machines can see is modelled: process states, and the driver's absolute reports.
 """

@@ -1,8 +1,8 @@
 """A cluster of the real machines in virtual time, driven step by step; deterministic for a seed.
 
-Messages take ``latency_s``; :attr:`World.lose` decides which are lost and :attr:`World.double` which come twice. Processes and workers are models
-(:mod:`slotwise.simulation.spark_model`). After every step all machines' invariants are checked. Times are virtual seconds.
-"""
+Messages take ``latency_s``; :attr:`World.lose` decides which are lost and :attr:`World.double` which come twice.
+Processes and workers are models (:mod:`slotwise.simulation.spark_model`). After every step all machines' invariants
+are checked. Times are virtual seconds."""
 
 from __future__ import annotations
 

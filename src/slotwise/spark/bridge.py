@@ -1,8 +1,8 @@
 """The worker's end of the link to the JVMs of Spark drivers: loopback TCP, one JSON value a line, a token a driver.
 
-The JVM's end is the Scala plug-in in ``jvm/``. It says ``{"hello": {...}}`` first and ``{"report": DriverReport}`` whenever something changed; it is told
-``{"directives": DriverDirectives}``. Both are absolute, so a broken connection loses nothing.
-"""
+The JVM's end is the Scala plug-in in ``jvm/``. It says ``{"hello": {...}}`` first and ``{"report": DriverReport}``
+whenever something changed; it is told ``{"directives": DriverDirectives}``. Both are absolute, so a broken connection
+loses nothing."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""The TaskExecutor: makes slots when told, offers them, runs what their jobs deploy, and says what is true (FLIP-6, FLIP-56).
+"""The TaskExecutor: makes slots when told, offers them, runs what their jobs deploy, and says what is true (FLIP-6,
+FLIP-56).
 
-Behaviours: ST-01 … ST-10, ML-02 … ML-05, F-01, F-02. Its reports are absolute and repeated; it repeats offers until they are answered and its
-registration, with back-off, until it is accepted. When the ResourceManager or a JobMaster is lost, what runs goes on.
-"""
+Behaviours: ST-01 … ST-10, ML-02 … ML-05, F-01, F-02. Its reports are absolute and repeated; it repeats offers until
+they are answered and its registration, with back-off, until it is accepted. When the ResourceManager or a JobMaster
+is lost, what runs goes on."""
 
 from __future__ import annotations
 
@@ -65,9 +66,11 @@ _FREED_REMEMBERED = 4096
 
 
 class TaskExecutorConfig(msgspec.Struct, frozen=True):
-    """Times in seconds. ``slot_timeout_s``: how long an offer may stay unanswered (B: ST-04). ``job_master_timeout_s``: how
-    long slots are kept for a silent job before they are offered anew, and again before they are released (B: ST-07).
-    ``registration_timeout_s``: without any ResourceManager for so long the worker ends itself."""
+    """Times in seconds. ``slot_timeout_s``: how long an offer may stay unanswered (B: ST-04).
+    ``job_master_timeout_s``: how long slots are kept for a silent job before they are offered anew, and again before
+    they are released (B: ST-07). ``registration_timeout_s``: without any ResourceManager for so long the worker ends
+    itself.
+    """
 
     worker: WorkerId
     host: str
@@ -244,7 +247,9 @@ class TaskExecutor:
     def _own(
         self, job: JobId, allocations: tuple[AllocationId, ...]
     ) -> tuple[list[TableSlot], tuple[AllocationId, ...]]:
-        """The named slots that are the job's, and the named ids that are not here: nobody touches another job's (B: ST-05)."""
+        """The named slots that are the job's, and the named ids that are not here: nobody touches another job's (B:
+        ST-05).
+        """
         slots = [self.table.slots.get(allocation) for allocation in allocations]
         gone = tuple(allocation for allocation in allocations if allocation not in self.table.slots)
         return [slot for slot in slots if slot is not None and slot.job == job], gone
@@ -285,9 +290,7 @@ class TaskExecutor:
                 "process": change.status.process,
                 "exit_code": change.status.exit_code,
             }
-            effects.events.append(
-                Event("process-exited", slot.job, self.config.worker, slot.allocation, fields)
-            )
+            effects.events.append(Event("process-exited", slot.job, self.config.worker, slot.allocation, fields))
             if slot.state is SlotState.RELEASING:
                 self._destroy(slot, now, effects)
                 return
@@ -304,9 +307,7 @@ class TaskExecutor:
         if slot.state is SlotState.RELEASING:
             return
         slot.state = SlotState.RELEASING
-        effects.events.append(
-            Event("slot-releasing", slot.job, self.config.worker, slot.allocation, {"cause": cause})
-        )
+        effects.events.append(Event("slot-releasing", slot.job, self.config.worker, slot.allocation, {"cause": cause}))
         if slot.busy:
             self._end_process(slot, effects)
         else:
@@ -336,9 +337,7 @@ class TaskExecutor:
         if not offered:
             return
         offers = tuple(SlotOffer(slot.allocation, slot.profile) for slot in offered)
-        self._out.send(
-            effects, offered[0].job_master, OfferSlots(self.config.worker, self.config.host, offers)
-        )
+        self._out.send(effects, offered[0].job_master, OfferSlots(self.config.worker, self.config.host, offers))
         self._timers.set(("offer", job), now + self.config.offer_retry_s)
 
     # ------------------------------------------------------------------------------------------- reports

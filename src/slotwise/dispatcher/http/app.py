@@ -1,7 +1,7 @@
 """The master's one HTTP port: REST under ``/v1`` and the workers' stream (design decision 8).
 
-Every call but ``/healthz`` needs the cluster's token (``Authorization: Bearer …``). Errors are ``application/problem+json`` with what is wrong in ``detail``.
-"""
+Every call but ``/healthz`` needs the cluster's token (``Authorization: Bearer …``). Errors are
+``application/problem+json`` with what is wrong in ``detail``."""
 
 from __future__ import annotations
 
@@ -131,9 +131,7 @@ class Api:
                 return await endpoint(request)
             except Problem as problem:
                 body = {"title": problem.status.phrase, "status": problem.status.value, "detail": problem.detail}
-                return Response(
-                    msgspec.json.encode(body), problem.status.value, media_type="application/problem+json"
-                )
+                return Response(msgspec.json.encode(body), problem.status.value, media_type="application/problem+json")
 
         return call
 

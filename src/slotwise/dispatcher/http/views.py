@@ -1,7 +1,7 @@
 """What REST clients see: plain values made from the machines, in the shapes of Flink's REST API where it has the thing.
 
-Times are Unix milliseconds, memory is bytes, CPU is cores. What Flink's shapes lack stands beside them under names of our own.
-"""
+Times are Unix milliseconds, memory is bytes, CPU is cores. What Flink's shapes lack stands beside them under names of
+our own."""
 
 from __future__ import annotations
 

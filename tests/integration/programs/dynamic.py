@@ -1,0 +1,22 @@
+"""Work for several executors, then none: with dynamic allocation they rise and fall."""
+
+import time
+
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.getOrCreate()
+sc = spark.sparkContext
+
+
+def slowly(rows):
+    """Half a second a task."""
+    time.sleep(0.5)
+    return rows
+
+
+print("sum=%d" % sc.parallelize(range(1000), 30).mapPartitions(slowly).sum(), flush=True)
+deadline = time.monotonic() + 60
+status = sc._jsc.sc().statusTracker()
+while len(status.getExecutorInfos()) > 1 and time.monotonic() < deadline:
+    time.sleep(0.2)
+print("executors left=%d" % (len(status.getExecutorInfos()) - 1), flush=True)

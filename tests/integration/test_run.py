@@ -1,0 +1,146 @@
+"""``slotwise run``: real Spark on an embedded cluster, in good times and bad. After every end nothing is left (the sandbox checks)."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.integration.clusters import PROGRAMS, SMALL, Sandbox, wait_for
+
+pytestmark = pytest.mark.spark
+
+RIGHT = f"sum={sum(range(1600))}"
+# Two workers of which each holds two slots of a small job.
+TWO_WORKERS = ("--workers", "2", "--worker-cpus", "2", "--worker-memory", "1536m")
+
+
+class Started:
+    """A running ``slotwise run`` whose output is read as it comes."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self.out: list[str] = []
+        self.err: list[str] = []
+        for stream, lines in ((process.stdout, self.out), (process.stderr, self.err)):
+            assert stream is not None
+            threading.Thread(target=lines.extend, args=(stream,), daemon=True).start()
+
+    def said(self, text: str) -> bool:
+        """Whether a line with ``text`` has come."""
+        return any(text in line for line in [*self.out, *self.err])
+
+    def until(self, text: str, count: int = 1) -> None:
+        """Wait for so many lines with ``text``."""
+        wait_for(
+            lambda: self.process.poll() is not None or sum(text in line for line in [*self.out, *self.err]) >= count,
+            120,
+            f"{text!r}",
+        )
+        assert sum(text in line for line in [*self.out, *self.err]) >= count, "".join(self.err)
+
+    def end(self) -> int:
+        """The exit code."""
+        return self.process.wait(120)
+
+
+@contextlib.contextmanager
+def running(sandbox: Sandbox, *argv: str) -> Iterator[Started]:
+    """``slotwise run`` in the background."""
+    process = sandbox.start("run", *argv)
+    try:
+        yield Started(process)
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
+def slow(code: int = 0, seconds: float = 8.0) -> tuple[str, ...]:
+    """The slow sum on two small workers."""
+    return (*TWO_WORKERS, *SMALL, "--num-executors", "3", str(PROGRAMS / "slow_sum.py"), str(code), str(seconds))
+
+
+def test_the_exit_code_of_the_program_is_the_commands_and_its_result_is_right(sandbox: Sandbox) -> None:
+    done = sandbox.run("run", *slow(code=3, seconds=0.1))
+    assert done.returncode == 3, done.stderr
+    assert RIGHT in done.stdout
+    assert "ended with code 3" in done.stderr
+
+
+def test_kill_9_of_an_executor_the_job_ends_well_with_the_same_result(sandbox: Sandbox) -> None:
+    with running(sandbox, *slow()) as started:
+        started.until("joined", 3)
+        started.until("started")
+        sandbox.executors()[0].kill()
+        started.until("joined", 4)
+        assert started.end() == 0
+        assert started.said(RIGHT)
+
+
+def test_kill_9_of_a_worker_with_executors_the_job_ends_well_on_a_replacement(sandbox: Sandbox) -> None:
+    with running(sandbox, *slow()) as started:
+        started.until("joined", 3)
+        started.until("started")
+        driver = sandbox.processes("runner.py")[0]
+        victim = next(w for w in sandbox.workers() if driver.ppid() != w.pid)
+        victim.kill()
+        started.until("is lost")
+        started.until("is there", 3)
+        assert started.end() == 0
+        assert started.said(RIGHT)
+        assert sum("job is deploying" in line for line in started.err) == 1
+
+
+def test_kill_9_of_the_drivers_worker_the_job_starts_again_and_ends_well(sandbox: Sandbox) -> None:
+    with running(sandbox, *slow()) as started:
+        started.until("joined", 3)
+        started.until("started")
+        psutil.Process(sandbox.processes("runner.py")[0].ppid()).kill()
+        started.until("job is restarting")
+        assert started.end() == 0
+        assert started.said(RIGHT)
+
+
+@pytest.mark.parametrize("moment", ["starting worker", "job is deploying", "joined", "started"])
+def test_ctrl_c_takes_everything_down_in_order(sandbox: Sandbox, moment: str) -> None:
+    with running(sandbox, *slow(seconds=60)) as started:
+        started.until(moment)
+        started.process.send_signal(signal.SIGINT)
+        assert started.end() == 130, "".join(started.err)
+        assert started.said("cancelling")
+
+
+def test_a_second_ctrl_c_ends_everything_at_once(sandbox: Sandbox) -> None:
+    with running(sandbox, *slow(seconds=60)) as started:
+        started.until("joined")
+        started.process.send_signal(signal.SIGINT)
+        started.until("cancelling")
+        started.process.send_signal(signal.SIGINT)
+        assert started.end() == 130
+
+
+def test_kill_9_of_the_command_itself_leaves_no_process(tmp_path: Path) -> None:
+    sandbox = Sandbox(tmp_path)
+    with running(sandbox, *slow(seconds=60)) as started:
+        started.until("started")
+        started.process.kill()
+        started.process.wait()
+        wait_for(lambda: not sandbox.processes(), 30, "the end of all processes")
+
+
+def test_two_embedded_clusters_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
+    sandboxes = [Sandbox(tmp_path / name) for name in "ab" if not (tmp_path / name).mkdir()]
+    with contextlib.ExitStack() as stack:
+        both = [stack.enter_context(running(sandbox, *slow(code=i, seconds=1))) for i, sandbox in enumerate(sandboxes)]
+        for i, started in enumerate(both):
+            assert started.end() == i, "".join(started.err)
+            assert started.said(RIGHT)
+    for sandbox in sandboxes:
+        sandbox.assert_nothing_left()
