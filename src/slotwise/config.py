@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from slotwise.jobmaster.machine import JobMasterConfig
+from slotwise.jobmaster.config import JobMasterConfig
 from slotwise.model.errors import ConfigError, SizeError
 from slotwise.model.resources import ResourceProfile, parse_bytes, parse_cpu
 from slotwise.resourcemanager.machine import ResourceManagerConfig

@@ -16,7 +16,8 @@ from slotwise import __version__
 from slotwise.dispatcher.http.app import build_app
 from slotwise.dispatcher.job_store import JobStore
 from slotwise.dispatcher.machine import Dispatcher, DispatcherConfig
-from slotwise.jobmaster.machine import JobMaster, JobMasterConfig
+from slotwise.jobmaster.config import JobMasterConfig
+from slotwise.jobmaster.machine import JobMaster
 from slotwise.model.errors import ClusterError, EnvironmentProblem
 from slotwise.model.ids import (
     DISPATCHER,

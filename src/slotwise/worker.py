@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import shutil
 import signal
@@ -20,7 +19,7 @@ from slotwise.model.resources import ResourceProfile
 from slotwise.protocol.codec import PROTOCOL_VERSION, Frame, Hello, LogPosition, Mail
 from slotwise.protocol.effects import DriverSaid, Effects, ProcessChanged, StopRequested
 from slotwise.runtime.actor import Actor
-from slotwise.runtime.children import sweep
+from slotwise.runtime.children import sweep_stale
 from slotwise.runtime.clock import monotonic
 from slotwise.runtime.logs import LogShipper
 from slotwise.runtime.slots import SlotRunner
@@ -163,16 +162,3 @@ class WorkerProcess:
             log.info(event.name, job=event.job, allocation=event.allocation, **event.fields)
         if effects.shutdown is not None:
             self._finish(effects.shutdown)
-
-
-def sweep_stale(base: Path) -> None:
-    """End and remove what dead workers left below ``base``: their processes, then their directories."""
-    if not base.is_dir():
-        return
-    for directory in base.iterdir():
-        pid_file = directory / "worker.pid"
-        with contextlib.suppress(OSError, ValueError):
-            pid = int(pid_file.read_text())
-            if not psutil.pid_exists(pid):
-                sweep(directory / "children.json")
-                shutil.rmtree(directory, ignore_errors=True)

@@ -133,6 +133,9 @@ def test_kill_9_of_the_command_itself_leaves_no_process(tmp_path: Path) -> None:
         started.process.kill()
         started.process.wait()
         wait_for(lambda: not sandbox.processes(), 30, "the end of all processes")
+    # What could not be cleaned up then is by whoever comes next.
+    assert sandbox.run("run", *TWO_WORKERS, *SMALL, str(PROGRAMS / "plain.py")).returncode == 0
+    sandbox.assert_nothing_left()
 
 
 def test_two_embedded_clusters_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:

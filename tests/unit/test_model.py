@@ -129,7 +129,8 @@ counts = st.dictionaries(st.sampled_from([SMALL, LARGE, ResourceProfile(500, MIB
 def test_matching_uses_every_slot_once_and_misses_nothing_that_is_there(
     required: dict[ResourceProfile, int], held: dict[ResourceProfile, int], unknown: int
 ) -> None:
-    wanted: dict[ResourceProfile | None, int] = {**required, **({None: unknown} if unknown else {})}
+    wanted: dict[ResourceProfile | None, int] = {None: unknown} if unknown else {}
+    wanted.update(required.items())
     missing, surplus = match_slots(wanted, held)
     served = sum(wanted.values()) - sum(missing.values())
     assert served + sum(surplus.values()) == sum(held.values())

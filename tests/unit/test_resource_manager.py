@@ -11,6 +11,7 @@ from slotwise.protocol.messages import (
     DeclareRequirements,
     Envelope,
     Fenced,
+    JobDone,
     NotEnoughResources,
     RegisterAgain,
     RegisterWorker,
@@ -144,8 +145,8 @@ def test_sm_02_a_worker_before_and_one_after_the_declaration_both_get_exact_slot
     assert sizes[late] == [EXECUTOR.profile.memory_bytes] * 2
     asked = [m for m in world.delivered if isinstance(m.payload, AllocateSlots)]
     assert all(m.sender_token == world.rm.token for m in asked)
-    slot = asked[0].payload.slots[0]  # type: ignore[union-attr]
-    assert slot.job_master == job_master_address(job)
+    slots = [slot for m in asked if isinstance(m.payload, AllocateSlots) for slot in m.payload.slots]
+    assert {slot.job_master for slot in slots} == {job_master_address(job)}
 
 
 def test_sm_03_slots_of_different_sizes_share_a_worker_and_the_sums_are_exact() -> None:
@@ -288,6 +289,18 @@ def test_f_02_a_new_resource_manager_learns_all_from_registrations() -> None:
     world.run(70)
     assert world.state(job) is JobState.FINISHED
     assert len(world.named("allocated")) == len(before)
+
+
+def test_ml_01_a_job_whose_farewell_was_lost_is_forgotten_in_the_end() -> None:
+    world = World()
+    world.add_worker(WORKER)
+    job = world.submit(spec())
+    world.lose = lambda m: isinstance(m.payload, JobDone)
+    world.run_until(lambda: world.dispatcher.jobs[job].released)
+    world.machines.pop(job_master_address(job))
+    world.run(700)
+    assert world.rm.jobs == {}
+    assert world.rm.slots.ledger.in_order() == []
 
 
 def test_sm_14_the_sums_add_up_while_jobs_come_and_go() -> None:

@@ -324,9 +324,9 @@ def test_st_10_a_shutdown_ends_the_worker_after_its_slots() -> None:
     bench.slot()
     bench.deploy()
     bench.rm(ShutdownWorker("idle"))
-    assert bench.ended is None
+    before = bench.ended
     bench.exited(code=-15)
-    assert bench.ended is not None
+    assert (before, bench.ended) == (None, "the master said so: idle")
     assert bench.of(WorkerLeaving)
 
 

@@ -13,7 +13,6 @@ import click
 
 import slotwise
 from slotwise.cli.console import Screen
-from slotwise.cli.options import local_options
 from slotwise.cli.run import EmbeddedRun
 from slotwise.cli.timeline import MIN_WIDTH, timeline
 from slotwise.config import load
@@ -39,24 +38,32 @@ _INSTALL = "run: pip install 'slotwise[demo]'"
 @click.option("--executors", type=click.IntRange(1), default=2, show_default=True, help="Executors to ask for.")
 @click.option("--executor-memory", metavar="SIZE", default="1g", show_default=True, help="JVM heap of each executor.")
 @click.option("--executor-cores", type=click.IntRange(1), default=1, show_default=True, help="Cores of each executor.")
-@local_options
+@click.option("--workers", type=click.IntRange(1), default=2, show_default=True, help="Workers at most.")
+@click.option("--worker-cpus", metavar="N", help="Cores of a worker [default: an even share of the job].")
+@click.option("--worker-memory", metavar="SIZE", help="Memory of a worker [default: an even share of the job].")
 def demo(
-    output: Path, executors: int, executor_memory: str, executor_cores: int, workers: int, **given: str | None
+    output: Path,
+    executors: int,
+    executor_memory: str,
+    executor_cores: int,
+    workers: int,
+    worker_cpus: str | None,
+    worker_memory: str | None,
 ) -> int:
     """Run the flights demo and show what the cluster did.
 
     All 336,776 flights that left New York in 2013, with their weather, planes, airlines and airports, go through a
-    plain PySpark program on an embedded cluster. Its workers are sized so that the job needs all of them, unless
-    --worker-cpus and --worker-memory say otherwise.
+    plain PySpark program on an embedded cluster. Its workers are sized so that the job does not fit on one of them,
+    unless --worker-cpus and --worker-memory say otherwise.
     """
     sizes = job_sizes({}, executor_memory=executor_memory, executor_cores=executor_cores, num_executors=executors)
-    total = _worker_total(sizes, workers, given["worker_cpus"], given["worker_memory"])
+    total = worker_total(sizes, workers, worker_cpus, worker_memory)
     configuration = load(None, ())
     program, source = find_program(), find_data()
     output = output.expanduser().absolute()
 
     screen = Screen()
-    _prepare(output, source)
+    prepare(output, source)
     screen.say(
         f"{executors} executor(s) of {executor_cores} core(s) and {format_bytes(sizes.executor.heap_bytes)} of heap, "
         f"each in a slot of {sizes.executor.profile}"
@@ -118,7 +125,7 @@ def find_data() -> Path:
     return data
 
 
-def _prepare(output: Path, source: Path) -> None:
+def prepare(output: Path, source: Path) -> None:
     """Make ``output`` with the tables under ``data``; what an earlier demo left there is dropped."""
     if output.exists() and not output.is_dir():
         raise UsageError(f"--output {output} is not a directory")
@@ -143,10 +150,10 @@ def _prepare(output: Path, source: Path) -> None:
         raise EnvironmentProblem(f"{source / 'flights.csv.zip'} cannot be read ({error}); {_INSTALL}") from error
 
 
-def _worker_total(sizes: JobSizes, workers: int, cpus: str | None, memory: str | None) -> ResourceProfile:
+def worker_total(sizes: JobSizes, workers: int, cpus: str | None, memory: str | None) -> ResourceProfile:
     """The size of each of ``workers`` workers on which the job just fits when it is spread evenly over them.
 
-    The cluster fills one worker before it takes the next, so larger ones would leave some unused.
+    The cluster fills one worker before it takes the next, so that a larger one might hold the whole job.
     """
     driver, executor, count = sizes.driver.profile, sizes.executor.profile, sizes.initial_executors
     with_driver = driver + executor * (count // workers)

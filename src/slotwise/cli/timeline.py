@@ -87,6 +87,7 @@ class _Story:
         self.unmet: list[_Bar] = []
         self.notes: list[tuple[float, str]] = []
         self._start_unix_s = start_unix_s
+        self._over = False
         self._held: dict[AllocationId, str] = {}
         self._declared: dict[str, int] = {}
         self._open: dict[str, list[float]] = {}
@@ -99,7 +100,8 @@ class _Story:
         if event.job == self.job:
             self.end_s = max(self.end_s, at)
             self._add_of_job(event, at)
-        elif event.job is None and event.worker is not None:
+        elif event.job is None and event.worker is not None and not (self._over and not self._held):
+            # What becomes of the workers after the job is no part of its story: an embedded cluster ends with it.
             self._add_of_worker(event, event.worker, at)
 
     def _add_of_worker(self, event: Happened, worker: WorkerId, at: float) -> None:
@@ -141,6 +143,8 @@ class _Story:
             case "released" | "slot-lost" if event.allocation is not None and slot is not None:
                 self._held.pop(event.allocation, None)
                 slot.end(at, lost=event.name == "slot-lost")
+                if event.name == "slot-lost":
+                    self.notes.append((at, f"slot lost on {event.worker}: {fields.get('reason')}"))
             case "first-task":
                 # The driver's own clock says when; the event came with the next report.
                 unix_s = fields.get("unix_s")
@@ -167,7 +171,7 @@ class _Story:
 
     def _state(self, state: str, reason: str, at: float) -> None:
         words = f"job is {state.lower().replace('_', ' ')}"
-        final = state in ("FINISHED", "FAILED", "CANCELED")
+        self._over = final = state in ("FINISHED", "FAILED", "CANCELED")
         if final or state == "RESTARTING":
             self.notes.append((at, f"{words}: {reason}" if reason else words))
         if state == "RUNNING" and self._driver in self._held:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from slotwise.model.ids import AllocationId, IdSource
+from slotwise.model.ids import AllocationId, IdSource, JobId
 from slotwise.model.process import (
     DriverDirectives,
     DriverReport,
@@ -16,6 +16,7 @@ from slotwise.model.process import (
     LostExecutor,
 )
 from slotwise.model.requirements import Counts
+from slotwise.protocol.effects import Event
 
 
 @dataclass
@@ -173,3 +174,24 @@ class Executors:
             if executor.app_id == self.report.app_id
         }
         return DriverDirectives(self._version, self.report.app_id, launched, tuple(self._lost.values()))
+
+
+def report_events(job: JobId, before: DriverReport | None, report: DriverReport) -> list[Event]:
+    """What people may want to know of the step from one driver report to the next."""
+    events = []
+    new_application = before is None or before.app_id != report.app_id
+    if new_application:
+        events.append(Event("application", job, fields={"app_id": report.app_id}))
+    if before is None or _counts(before) != _counts(report):
+        events.append(Event("executors-wanted", job, fields={"count": sum(_counts(report).values())}))
+    for executor_id in report.registered:
+        if before is None or new_application or executor_id not in before.registered:
+            events.append(Event("executor-registered", job, fields={"executor": executor_id}))
+    first_task = report.first_task_unix_s
+    if first_task is not None and (before is None or before.first_task_unix_s is None):
+        events.append(Event("first-task", job, fields={"unix_s": first_task}))
+    return events
+
+
+def _counts(report: DriverReport) -> dict[int, int]:
+    return {total.profile_id: total.count for total in report.totals}

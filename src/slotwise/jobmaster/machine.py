@@ -9,13 +9,13 @@ report shows that it has not come true."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-import msgspec
-
-from slotwise.jobmaster.executors import Executor, Executors
+from slotwise.jobmaster.admission import Admission, admission, initial_requirements, minimum_possible
+from slotwise.jobmaster.config import JobMasterConfig
+from slotwise.jobmaster.executors import Executor, Executors, report_events
+from slotwise.jobmaster.resource_link import ResourceLink
 from slotwise.jobmaster.slot_pool import HeldSlot, SlotPool
 from slotwise.jobmaster.states import may_move
+from slotwise.jobmaster.worker_link import WorkerLink
 from slotwise.model.ids import (
     DISPATCHER,
     RESOURCE_MANAGER,
@@ -29,20 +29,15 @@ from slotwise.model.ids import (
 )
 from slotwise.model.job import JobResult, JobSpec, JobState
 from slotwise.model.process import DriverProcess, DriverReport, ProcessSpec
-from slotwise.model.requirements import Counts, requirements_of
+from slotwise.model.requirements import Counts
 from slotwise.model.timers import Timers
 from slotwise.protocol.effects import Effects, Event
 from slotwise.protocol.messages import (
-    AcceptSlots,
     CancelJob,
-    DeclareRequirements,
     Deploy,
     DirectDriver,
     Envelope,
     Fenced,
-    FreeSlots,
-    JobDone,
-    JobMasterHeartbeat,
     JobMasterRegistered,
     JobSlotsReport,
     JobStatus,
@@ -52,42 +47,11 @@ from slotwise.protocol.messages import (
     ProcessPhase,
     ProcessStatus,
     RegisterAgain,
-    RegisterJobMaster,
-    RejectSlots,
     ResourceManagerHeartbeat,
     Shortage,
-    StopProcess,
     WorkerLost,
 )
 from slotwise.protocol.outbox import Outbox
-
-
-class JobMasterConfig(msgspec.Struct, frozen=True):
-    """Times in seconds. ``resource_wait_timeout_s``: how long to wait for the minimum (−1: for ever);
-    ``stabilisation_s``: how long to wait for more once the minimum is there (B: A-01). ``max_driver_starts``: drivers
-    in all, when workers die under them.
-    """
-
-    heartbeat_interval_s: float = 10.0
-    heartbeat_timeout_s: float = 50.0
-    registration_retry_s: float = 0.5
-    registration_retry_max_s: float = 10.0
-    retry_s: float = 2.0
-    resource_wait_timeout_s: float = 300.0
-    stabilisation_s: float = 2.0
-    idle_slot_timeout_s: float = 50.0
-    release_timeout_s: float = 30.0
-    max_driver_starts: int = 4
-    max_executor_start_failures: int = 4
-    executor_restart_delay_s: float = 1.0
-
-
-@dataclass
-class _WorkerView:
-    """What the JobMaster knows of a worker that has slots of the job."""
-
-    seq: int
-    last_heard: float
 
 
 class JobMaster:
@@ -109,14 +73,20 @@ class JobMaster:
         self._secret = ids.new_secret()
         self._out = Outbox(job_master_address(job), token)
         self._timers = Timers()
-        self._version = 0
+        self._resources = ResourceLink(
+            job,
+            self.pool,
+            self._out,
+            self._timers,
+            now,
+            heartbeat_interval_s=config.heartbeat_interval_s,
+            heartbeat_timeout_s=config.heartbeat_timeout_s,
+            retry_s=config.registration_retry_s,
+            retry_max_s=config.registration_retry_max_s,
+        )
+        self._workers = WorkerLink(job, self.pool, self._out)
         self._status_seq = 0
         self._status_acknowledged = True
-        self._registered = False
-        self._rm_heard = now
-        self._backoff_s = config.registration_retry_s
-        self._workers: dict[WorkerId, _WorkerView] = {}
-        self._freeing: dict[AllocationId, tuple[WorkerId, str]] = {}
         self._driver_slot: AllocationId | None = None
         self._no_executor_before = now
         self._directed = 0
@@ -132,7 +102,7 @@ class JobMaster:
     @property
     def released(self) -> bool:
         """Whether the job is over and nothing of it is left on any worker."""
-        return self.state.is_final and not self.pool.slots and not self._freeing
+        return self.state.is_final and not self.pool.slots and not self._workers.freeing
 
     def next_timer(self) -> float | None:
         """When :meth:`on_timer` wants to be called."""
@@ -150,29 +120,25 @@ class JobMaster:
 
     def _dispatch(self, envelope: Envelope, now: float, effects: Effects) -> None:
         if envelope.sender == RESOURCE_MANAGER:
-            if self._out.learn(RESOURCE_MANAGER, envelope.sender_token) and self._registered:
-                self._register_again(now)
-            self._rm_heard = now
+            self._resources.heard(envelope.sender_token, now)
         elif envelope.sender == DISPATCHER:
             self._out.learn(DISPATCHER, envelope.sender_token)
         match envelope.payload:
             case JobMasterRegistered():
-                self._registered = True
-                self._backoff_s = self.config.registration_retry_s
-                self._timers.clear("register")
-                self._declare(now, effects)
+                self._resources.registered(now, effects)
             case RegisterAgain():
-                self._register_again(now)
+                self._resources.register_again(now)
             case Fenced(address, current):
                 self._out.learn(address, current)
                 if address == RESOURCE_MANAGER:
-                    self._register_again(now)
+                    self._resources.register_again(now)
             case NotEnoughResources(_, missing):
                 self._on_shortage(missing, now, effects)
             case WorkerLost(worker, allocations, reason):
                 self._lose_slots(worker, allocations, reason, now, effects)
             case OfferSlots() as message:
-                self._on_offer(message, now, effects)
+                self._workers.on_offer(message, now, effects)
+                self._advance(now, effects)
             case JobSlotsReport() as message:
                 self._on_report(message, now, effects)
             case CancelJob():
@@ -191,75 +157,29 @@ class JobMaster:
         self.shortages = missing
         hopeless = next((shortage for shortage in missing if shortage.final), None)
         # Waiting cannot help only if what is missing is part of the minimum, and that is for the JM to say (B: D-11).
-        if hopeless is not None and self.state is JobState.WAITING_FOR_RESOURCES and not self._minimum_possible():
+        if (
+            hopeless is not None
+            and self.state is JobState.WAITING_FOR_RESOURCES
+            and not minimum_possible(self.spec, missing)
+        ):
             self._end(JobResult(JobState.FAILED, reason=hopeless.detail), now, effects)
 
-    def _minimum_possible(self) -> bool:
-        hopeless = {shortage.profile for shortage in self.shortages if shortage.final}
-        if self.spec.driver.profile in hopeless:
-            return False
-        return self.spec.min_executors == 0 or self.spec.executor.profile not in hopeless
-
-    def _on_offer(self, message: OfferSlots, now: float, effects: Effects) -> None:
-        before = set(self.pool.slots)
-        accepted, rejected = self.pool.offer(message.worker, message.host, message.slots, now)
-        self._workers.setdefault(message.worker, _WorkerView(-1, now)).last_heard = now
-        to = worker_address(message.worker)
-        if accepted:
-            self._out.send(effects, to, AcceptSlots(self.job, accepted))
-        if rejected:
-            self._out.send(effects, to, RejectSlots(self.job, rejected))
-        for allocation in accepted:
-            if allocation not in before:
-                profile = str(self.pool.slots[allocation].profile)
-                effects.events.append(Event("acquired", self.job, message.worker, allocation, {"profile": profile}))
-        self._advance(now, effects)
-
     def _on_report(self, message: JobSlotsReport, now: float, effects: Effects) -> None:
-        view = self._workers.setdefault(message.worker, _WorkerView(-1, now))
-        view.last_heard = now
-        for allocation in message.gone:
-            self._freeing.pop(allocation, None)
-        lost = [allocation for allocation in message.gone if allocation in self.pool.slots]
-        if message.seq > view.seq:
-            view.seq = message.seq
-            reported = {status.allocation: status for status in message.slots}
-            for slot in self.pool.on_worker(message.worker):
-                if slot.allocation in reported:
-                    slot.confirmed = True
-                elif slot.confirmed:
-                    lost.append(slot.allocation)
-            for allocation, status in reported.items():
-                held = self.pool.slots.get(allocation)
-                if held is None:
-                    if allocation not in self._freeing:
-                        self._free(allocation, message.worker, "not held by its job", effects)
-                    continue
-                if status.driver is not None and allocation == self._driver_slot:
-                    self._on_driver_report(status.driver, effects)
-                if status.process is not None:
-                    self._on_process(held, status.process, now, effects)
+        running, lost = self._workers.on_report(message, now, effects)
+        for slot, status in running:
+            if status.driver is not None and slot.allocation == self._driver_slot:
+                self._on_driver_report(status.driver, effects)
+            if status.process is not None:
+                self._on_process(slot, status.process, now, effects)
         if lost:
-            self._lose_slots(message.worker, tuple(lost), "the worker released it", now, effects)
+            self._lose_slots(message.worker, lost, "the worker released it", now, effects)
         self._advance(now, effects)
 
     def _on_driver_report(self, report: DriverReport, effects: Effects) -> None:
         before = self.executors.report
         if not self.executors.take(report):
             return
-        if before is None or before.app_id != report.app_id:
-            effects.events.append(Event("application", self.job, fields={"app_id": report.app_id}))
-        if before is None or {t.profile_id: t.count for t in before.totals} != {
-            t.profile_id: t.count for t in report.totals
-        }:
-            count = sum(total.count for total in report.totals)
-            effects.events.append(Event("executors-wanted", self.job, fields={"count": count}))
-        for executor_id in report.registered:
-            if before is None or before.app_id != report.app_id or executor_id not in before.registered:
-                effects.events.append(Event("executor-registered", self.job, fields={"executor": executor_id}))
-        first = report.first_task_unix_s
-        if first is not None and (before is None or before.first_task_unix_s is None):
-            effects.events.append(Event("first-task", self.job, fields={"unix_s": first}))
+        effects.events += report_events(self.job, before, report)
 
     # ------------------------------------------------------------------------------------------- processes
 
@@ -330,7 +250,7 @@ class JobMaster:
             self._end(result, now, effects)
         elif self._move(JobState.FAILING, effects):
             self._timers.set("release-timeout", now + self.config.release_timeout_s)
-            self._stop_use(self.pool.slots[self._driver_slot], effects)
+            self._workers.end_process(self.pool.slots[self._driver_slot], effects)
 
     # ------------------------------------------------------------------------------------------- losses
 
@@ -339,7 +259,7 @@ class JobMaster:
     ) -> None:
         driver_lost = False
         for allocation in allocations:
-            self._freeing.pop(allocation, None)
+            self._workers.freeing.pop(allocation, None)
             slot = self.pool.remove(allocation)
             if slot is None:
                 continue
@@ -368,7 +288,7 @@ class JobMaster:
         """Once nothing of the old driver's executors is left, begin again with new secrets."""
         for slot in self.pool.slots.values():
             if slot.busy:
-                self._stop_use(slot, effects)
+                self._workers.end_process(slot, effects)
         if any(slot.busy for slot in self.pool.slots.values()):
             return
         self._secret = self._ids.new_secret()
@@ -384,11 +304,11 @@ class JobMaster:
         if self.state is JobState.RESTARTING:
             self._maybe_restart(now, effects)
         if self.state is JobState.WAITING_FOR_RESOURCES:
-            self._require(self._initial_requirements(), now, effects)
+            self._resources.require(initial_requirements(self.spec), now, effects)
             self._maybe_deploy(now, effects)
         elif self.state in (JobState.DEPLOYING, JobState.RUNNING):
             self._run_executors(now, effects)
-        if self.state is JobState.CANCELLING and not self.pool.slots and not self._freeing:
+        if self.state is JobState.CANCELLING and not self.pool.slots and not self._workers.freeing:
             self._end(JobResult(JobState.CANCELED, reason="cancelled"), now, effects)
         if self.released and not self._release_reported:
             self._release_reported = True
@@ -396,30 +316,13 @@ class JobMaster:
             self._report_status(effects)
         self._return_surplus(now, effects)
 
-    def _initial_requirements(self) -> Counts:
-        counts: Counts = {self.spec.driver.profile: 1}
-        if self.spec.initial_executors:
-            profile = self.spec.executor.profile
-            counts[profile] = counts.get(profile, 0) + self.spec.initial_executors
-        return counts
-
     def _maybe_deploy(self, now: float, effects: Effects) -> None:
         """Start the driver: at once with all, after stabilisation with the minimum, never with less (B: A-01)."""
-        free: dict[object, int] = {}
-        for slot in self.pool.slots.values():
-            if not slot.busy:
-                free[slot.profile] = free.get(slot.profile, 0) + 1
-        driver, executor = self.spec.driver.profile, self.spec.executor.profile
-        if free.get(driver, 0) < 1:
-            return
-        free[driver] -= 1
-        executors = free.get(executor, 0)
-        if executors < self.spec.min_executors:
-            return
-        if executors < self.spec.initial_executors:
+        allowed = admission(self.spec, self.pool.slots.values())
+        if allowed is Admission.ALL:
+            self._deploy_driver(now, effects)
+        elif allowed is Admission.MINIMUM:
             self._timers.set_once("stabilise", now + self.config.stabilisation_s)
-            return
-        self._deploy_driver(now, effects)
 
     def _deploy_driver(self, now: float, effects: Effects) -> None:
         slot = self.pool.unused(self.spec.driver.profile)
@@ -438,12 +341,12 @@ class JobMaster:
             counts: Counts = {self.spec.driver.profile: 1}
             for profile, count in self.executors.required(self.spec.max_executors).items():
                 counts[profile] = counts.get(profile, 0) + count
-            self._require(counts, now, effects)
+            self._resources.require(counts, now, effects)
         for executor in self.executors.to_stop():
             executor.stopping = True
             slot = self.pool.slots.get(executor.allocation)
             if slot is not None:
-                self._stop_use(slot, effects)
+                self._workers.end_process(slot, effects)
         if self.executors.active and now >= self._no_executor_before:
             for total in self.executors.to_start(self.spec.max_executors):
                 for _ in range(total.count):
@@ -482,59 +385,16 @@ class JobMaster:
         message = Deploy(self.job, slot.allocation, slot.use, spec)
         self._out.send(effects, worker_address(slot.worker), message)
 
-    def _stop_use(self, slot: HeldSlot, effects: Effects, again: bool = False) -> None:
-        process = slot.use or (slot.process.process if slot.process is not None else None)
-        if process is not None and (slot.stop_sent != process or again):
-            slot.stop_sent = process
-            message = StopProcess(self.job, slot.allocation, process)
-            self._out.send(effects, worker_address(slot.worker), message)
-
-    # ------------------------------------------------------------------------------------------- requirements
-
-    def _require(self, counts: Counts, now: float, effects: Effects) -> None:
-        if list(counts.items()) != list(self.pool.required.items()):
-            self.pool.required = dict(counts)
-            self._version += 1
-            self._declare(now, effects)
-
-    def _declare(self, now: float, effects: Effects) -> None:
-        self._timers.set("declare", now + self.config.heartbeat_interval_s)
-        if self._registered:
-            requirements = requirements_of(self.pool.required)
-            message = DeclareRequirements(self.job, self._version, requirements)
-            self._out.send(effects, RESOURCE_MANAGER, message)
-
-    def _register_again(self, now: float) -> None:
-        self._registered = False
-        self._timers.set_once("register", now)
-
     def _return_surplus(self, now: float, effects: Effects) -> None:
         if self.state.is_final or self.state is JobState.CANCELLING:
             return
         for slot in self.pool.surplus(now, self.config.idle_slot_timeout_s):
-            self._free(slot.allocation, slot.worker, "surplus", effects)
+            self._workers.free(slot.allocation, slot.worker, "surplus", effects)
         due = self.pool.next_surplus(self.config.idle_slot_timeout_s)
         if due is not None:
             self._timers.set("surplus", due)
         else:
             self._timers.clear("surplus")
-
-    def _free(self, allocation: AllocationId, worker: WorkerId, cause: str, effects: Effects) -> None:
-        self.pool.remove(allocation)
-        self._freeing[allocation] = (worker, cause)
-        self._out.send(effects, worker_address(worker), FreeSlots(self.job, (allocation,), cause))
-        effects.events.append(Event("released", self.job, worker, allocation, {"cause": cause}))
-
-    def _free_all(self, cause: str, now: float, effects: Effects) -> None:
-        by_worker: dict[WorkerId, list[AllocationId]] = {}
-        for slot in list(self.pool.slots.values()):
-            by_worker.setdefault(slot.worker, []).append(slot.allocation)
-            self.pool.remove(slot.allocation)
-            self._freeing[slot.allocation] = (slot.worker, cause)
-            effects.events.append(Event("released", self.job, slot.worker, slot.allocation, {"cause": cause}))
-        for worker, allocations in by_worker.items():
-            self._out.send(effects, worker_address(worker), FreeSlots(self.job, tuple(allocations), cause))
-        self._timers.set("release-timeout", now + self.config.release_timeout_s)
 
     # ------------------------------------------------------------------------------------------- the end
 
@@ -547,8 +407,8 @@ class JobMaster:
         if self.state.is_final or self.state is JobState.CANCELLING:
             return
         self._move(JobState.CANCELLING, effects)
-        self._require({}, now, effects)
-        self._free_all("the job is cancelled", now, effects)
+        self._resources.require({}, now, effects)
+        self._give_all_back("the job is cancelled", now, effects)
         self._advance(now, effects)
 
     def _end(self, result: JobResult, now: float, effects: Effects) -> None:
@@ -558,11 +418,13 @@ class JobMaster:
         self._move(result.state, effects, reason=result.reason)
         for key in ("stabilise", "wait", "surplus", "advance"):
             self._timers.clear(key)
-        self._require({}, now, effects)
-        if self._registered:
-            self._out.send(effects, RESOURCE_MANAGER, JobDone(self.job))
-        self._free_all("the job is over", now, effects)
+        self._resources.over(now, effects)
+        self._give_all_back("the job is over", now, effects)
         self._report_status(effects)
+
+    def _give_all_back(self, cause: str, now: float, effects: Effects) -> None:
+        self._workers.free_all(cause, effects)
+        self._timers.set("release-timeout", now + self.config.release_timeout_s)
 
     def _move(self, state: JobState, effects: Effects, reason: str = "") -> bool:
         if not may_move(self.state, state):
@@ -600,12 +462,11 @@ class JobMaster:
                     self._timers.set("heartbeat", now + self.config.heartbeat_interval_s)
                     self._advance(now, effects)
                 case "register":
-                    self._register(now, effects)
+                    self._resources.on_register_due(now, effects)
                 case "declare":
-                    self._on_declare_due(now, effects)
+                    self._resources.on_declare_due(now, effects)
                 case "stabilise":
-                    if self.state is JobState.WAITING_FOR_RESOURCES and self._has_minimum():
-                        self._deploy_driver(now, effects)
+                    self._on_stabilised(now, effects)
                 case "wait":
                     self._on_wait_timeout(now, effects)
                 case "retry":
@@ -618,30 +479,14 @@ class JobMaster:
                     self._advance(now, effects)
         return effects
 
-    def _register(self, now: float, effects: Effects) -> None:
-        if self._registered or self.state.is_final:
-            return
-        self._out.send(effects, RESOURCE_MANAGER, RegisterJobMaster(self.job))
-        self._timers.set("register", now + self._backoff_s)
-        self._backoff_s = min(self._backoff_s * 2, self.config.registration_retry_max_s)
-
-    def _on_declare_due(self, now: float, effects: Effects) -> None:
-        if self.state.is_final:
-            return
-        if self._rm_heard + self.config.heartbeat_timeout_s < now:
-            self._register_again(now)
-        self._declare(now, effects)
-
     def _arm_wait(self, now: float) -> None:
         if self.config.resource_wait_timeout_s >= 0:
             self._timers.set("wait", now + self.config.resource_wait_timeout_s)
 
-    def _has_minimum(self) -> bool:
-        free = [slot.profile for slot in self.pool.slots.values() if not slot.busy]
-        if self.spec.driver.profile not in free:
-            return False
-        free.remove(self.spec.driver.profile)
-        return free.count(self.spec.executor.profile) >= self.spec.min_executors
+    def _on_stabilised(self, now: float, effects: Effects) -> None:
+        waiting = self.state is JobState.WAITING_FOR_RESOURCES
+        if waiting and admission(self.spec, self.pool.slots.values()) is not Admission.NONE:
+            self._deploy_driver(now, effects)
 
     def _on_wait_timeout(self, now: float, effects: Effects) -> None:
         if self.state is not JobState.WAITING_FOR_RESOURCES:
@@ -658,46 +503,27 @@ class JobMaster:
         if self.released and self._status_acknowledged:
             return
         self._timers.set("retry", now + self.config.retry_s)
-        involved = {slot.worker for slot in self.pool.slots.values()} | {worker for worker, _ in self._freeing.values()}
-        for worker in sorted(involved):
-            self._repeat(worker, effects)
+        for slot in self._workers.repeat(effects):
+            self._send_deploy(slot, effects)
         self._direct(effects, again=True)
         if not self._status_acknowledged:
             self._send_status(effects)
         self._advance(now, effects)
 
-    def _repeat(self, worker: WorkerId, effects: Effects) -> None:
-        unconfirmed = tuple(slot.allocation for slot in self.pool.on_worker(worker) if not slot.confirmed)
-        if unconfirmed:
-            self._out.send(effects, worker_address(worker), AcceptSlots(self.job, unconfirmed))
-        for slot in self.pool.on_worker(worker):
-            if slot.use is not None and (slot.process is None or slot.process.process != slot.use):
-                self._send_deploy(slot, effects)
-            if slot.busy and slot.stop_sent is not None and slot.stop_sent == (slot.use or slot.stop_sent):
-                self._stop_use(slot, effects, again=True)
-        freeing = tuple(allocation for allocation, (on, _) in self._freeing.items() if on == worker)
-        if freeing:
-            self._out.send(effects, worker_address(worker), FreeSlots(self.job, freeing, "the job gave it back"))
-
     def _on_heartbeat(self, now: float, effects: Effects) -> None:
         if self.released:
             return
         self._timers.set("heartbeat", now + self.config.heartbeat_interval_s)
-        involved = {slot.worker for slot in self.pool.slots.values()}
-        for worker in sorted(involved):
-            view = self._workers[worker]
-            if view.last_heard + self.config.heartbeat_timeout_s < now:
-                lost = tuple(slot.allocation for slot in self.pool.on_worker(worker))
-                self._lose_slots(worker, lost, "no heartbeat", now, effects)
-            else:
-                self._out.send(effects, worker_address(worker), JobMasterHeartbeat(self.job))
+        for worker in self._workers.heartbeat(now, self.config.heartbeat_timeout_s, effects):
+            lost = tuple(slot.allocation for slot in self.pool.on_worker(worker))
+            self._lose_slots(worker, lost, "no heartbeat", now, effects)
 
     def _on_release_timeout(self, now: float, effects: Effects) -> None:
         """Whatever has not answered by now is left to the workers' own time-outs (B: ST-07)."""
         if self.state is JobState.FAILING and self._pending_result is not None:
             self._end(self._pending_result, now, effects)
             return
-        self._freeing.clear()
+        self._workers.freeing.clear()
         self._advance(now, effects)
 
     def check_invariants(self) -> None:

@@ -60,6 +60,8 @@ from slotwise.resourcemanager.matching import Plan
 from slotwise.resourcemanager.sizing import Sizing
 from slotwise.resourcemanager.slot_manager import PendingWorker, SlotManager
 
+_FORGET_AFTER_TIMEOUTS = 10
+
 
 class ResourceManagerConfig(msgspec.Struct, frozen=True):
     """Times in seconds. ``start_up_grace_s``: no shortage is announced before it is over (B: D-09).
@@ -302,6 +304,9 @@ class ResourceManager:
                 self.slots.ledger.suspend(job_id)
                 effects.events.append(Event("job-silent", job=job_id))
                 self._want_check(now)
+        for job_id in [job_id for job_id, job in self.jobs.items() if self._is_forgotten(job, now)]:
+            del self.jobs[job_id]
+            self.slots.ledger.forget(job_id)
         for worker in self.slots.workers.values():
             late = [
                 SlotAllocation(
@@ -316,6 +321,10 @@ class ResourceManager:
             ]
             if late:
                 self._out.send(effects, worker_address(worker.worker), AllocateSlots(tuple(late)))
+
+    def _is_forgotten(self, job: _Job, now: float) -> bool:
+        """A job that has been silent for so long has ended and its farewell was lost."""
+        return job.suspended and job.last_heard + _FORGET_AFTER_TIMEOUTS * self.config.heartbeat_timeout_s < now
 
     def _check(self, now: float, effects: Effects) -> None:
         result = self.slots.check(now)

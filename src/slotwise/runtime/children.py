@@ -12,6 +12,7 @@ import contextlib
 import ctypes
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -128,6 +129,19 @@ def sweep(file: Path, on_kill: Callable[[int], None] | None = None) -> int:
         if on_kill is not None:
             on_kill(pid)
     return killed
+
+
+def sweep_stale(base: Path) -> None:
+    """End and remove what dead workers left below ``base``: their processes, then their directories."""
+    if not base.is_dir():
+        return
+    for directory in base.iterdir():
+        pid_file = directory / "worker.pid"
+        with contextlib.suppress(OSError, ValueError):
+            pid = int(pid_file.read_text())
+            if not psutil.pid_exists(pid):
+                sweep(directory / "children.json")
+                shutil.rmtree(directory, ignore_errors=True)
 
 
 def _session_has_members(session: int) -> bool:

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from typing import Any
 
 from slotwise.dispatcher.machine import Dispatcher, DispatcherConfig
-from slotwise.jobmaster.machine import JobMaster, JobMasterConfig
+from slotwise.jobmaster.config import JobMasterConfig
+from slotwise.jobmaster.machine import JobMaster
 from slotwise.model.ids import (
     DISPATCHER,
     RESOURCE_MANAGER,

@@ -1,0 +1,28 @@
+"""The times and limits of a JobMaster."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class JobMasterConfig(msgspec.Struct, frozen=True):
+    """Times in seconds.
+
+    ``resource_wait_timeout_s``: how long to wait for the minimum (−1: for ever); ``stabilisation_s``: how long to wait
+    for more once the minimum is there (B: A-01). ``release_timeout_s``: how long to wait for slots to be back after the
+    end. ``max_driver_starts``: drivers in all, when workers die under them. ``max_executor_start_failures``: executors
+    that end before they joined, one after the other, until the job fails.
+    """
+
+    heartbeat_interval_s: float = 10.0
+    heartbeat_timeout_s: float = 50.0
+    registration_retry_s: float = 0.5
+    registration_retry_max_s: float = 10.0
+    retry_s: float = 2.0
+    resource_wait_timeout_s: float = 300.0
+    stabilisation_s: float = 2.0
+    idle_slot_timeout_s: float = 50.0
+    release_timeout_s: float = 30.0
+    max_driver_starts: int = 4
+    max_executor_start_failures: int = 4
+    executor_restart_delay_s: float = 1.0
