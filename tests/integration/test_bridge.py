@@ -132,11 +132,7 @@ def send_and_wait_for_tasks(worker: Worker, driver: Driver, code: str, tasks: in
     worker.wait(lambda: not worker.report.stages, "the end of earlier stages")
     driver.send(code)
 
-    def under_way() -> bool:
-        # A task counts as running when it is sent; Spark never blames one whose start was not confirmed yet.
-        return any(stage.done and stage.running >= tasks for stage in worker.report.stages)
-
-    worker.settle_until(under_way, "running tasks")
+    worker.settle_until(lambda: any(stage.running >= tasks for stage in worker.report.stages), "running tasks")
 
 
 def test_a_killed_executor_is_replaced_and_no_task_fails(worker: Worker, driver: Driver) -> None:
@@ -152,17 +148,27 @@ def test_a_killed_executor_is_replaced_and_no_task_fails(worker: Worker, driver:
     assert driver.run("result = query()") == RESULT
 
 
-FAILING_JOB = """
+STUCK_JOB = """
+def stuck(_):
+    open({marker!r}, "w").close()
+    time.sleep(600)
 try:
-    slow_job()
+    sc.parallelize([0], 1).foreach(stuck)
     result = "no failure"
 except Exception as error:
     result = str(error.java_exception)
 """
 
 
+def send_and_wait_until_stuck(worker: Worker, driver: Driver, name: str) -> None:
+    # Spark counts a task as running when it has sent it, but blames it only once it has said that it runs: so must we.
+    marker = worker.folder / name
+    driver.send(STUCK_JOB.format(marker=str(marker)))
+    worker.settle_until(marker.exists, "a task that runs")
+
+
 def test_a_loss_that_the_program_caused_counts_against_it(worker: Worker, driver: Driver) -> None:
-    send_and_wait_for_tasks(worker, driver, FAILING_JOB)
+    send_and_wait_until_stuck(worker, driver, "stuck-1")
     for key in list(worker.executors):
         os.kill(worker.executors[key].child.pid, signal.SIGKILL)
         worker.lose(key, caused_by_program=True)
@@ -173,7 +179,7 @@ def test_a_loss_that_the_program_caused_counts_against_it(worker: Worker, driver
 
 
 def test_without_word_of_the_worker_sparks_own_verdict_stands(worker: Worker, driver: Driver) -> None:
-    send_and_wait_for_tasks(worker, driver, FAILING_JOB)
+    send_and_wait_until_stuck(worker, driver, "stuck-2")
     for executor in worker.executors.values():
         os.kill(executor.child.pid, signal.SIGKILL)
     assert "its worker is silent" in driver.answer(settle=False)

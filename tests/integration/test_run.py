@@ -1,4 +1,4 @@
-"""``slotwise run``: real Spark on an embedded cluster, in good times and bad. After every end nothing is left (the sandbox checks)."""
+"""``slotwise run``: real Spark on an embedded cluster, in good times and bad; nothing is left (the sandbox checks)."""
 
 from __future__ import annotations
 
@@ -139,7 +139,10 @@ def test_kill_9_of_the_command_itself_leaves_no_process(tmp_path: Path) -> None:
 
 
 def test_two_embedded_clusters_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
-    sandboxes = [Sandbox(tmp_path / name) for name in "ab" if not (tmp_path / name).mkdir()]
+    sandboxes = []
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        sandboxes.append(Sandbox(tmp_path / name))
     with contextlib.ExitStack() as stack:
         both = [stack.enter_context(running(sandbox, *slow(code=i, seconds=1))) for i, sandbox in enumerate(sandboxes)]
         for i, started in enumerate(both):

@@ -14,9 +14,9 @@ def slowly(rows):
     return rows
 
 
-print("sum=%d" % sc.parallelize(range(1000), 30).mapPartitions(slowly).sum(), flush=True)
+print(f"sum={sc.parallelize(range(1000), 30).mapPartitions(slowly).sum()}", flush=True)
 deadline = time.monotonic() + 60
 status = sc._jsc.sc().statusTracker()
 while len(status.getExecutorInfos()) > 1 and time.monotonic() < deadline:
     time.sleep(0.2)
-print("executors left=%d" % (len(status.getExecutorInfos()) - 1), flush=True)
+print(f"executors left={len(status.getExecutorInfos()) - 1}", flush=True)

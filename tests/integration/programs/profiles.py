@@ -7,5 +7,6 @@ spark = SparkSession.builder.getOrCreate()
 requests = ExecutorResourceRequests().cores(2).memory("600m").memoryOverhead("400m")
 profile = ResourceProfileBuilder().require(requests).require(TaskResourceRequests().cpus(1)).build
 rdd = spark.sparkContext.parallelize(range(100), 4)
-print("default=%d" % rdd.sum(), flush=True)
-print("profile=%d" % rdd.map(lambda x: (x % 2, x)).withResources(profile).groupByKey(2).mapValues(sum).values().sum())
+print(f"default={rdd.sum()}", flush=True)
+grouped = rdd.map(lambda x: (x % 2, x)).withResources(profile).groupByKey(2)
+print(f"profile={grouped.mapValues(sum).values().sum()}")

@@ -18,5 +18,5 @@ def slowly(rows):
 
 pairs = spark.sparkContext.parallelize(range(1600), TASKS).mapPartitions(slowly).map(lambda x: (x % 5, x))
 print("started", flush=True)
-print("sum=%d" % sum(value for _, value in pairs.reduceByKey(lambda a, b: a + b, 4).collect()), flush=True)
+print(f"sum={sum(value for _, value in pairs.reduceByKey(lambda a, b: a + b, 4).collect())}", flush=True)
 sys.exit(int(sys.argv[1]) if len(sys.argv) > 1 else 0)
