@@ -19,7 +19,7 @@ $(READY): requirements/dev.lock requirements/java.lock pyproject.toml hatch_buil
 	@$(PYTHON) -m venv $(VENV) || { echo "cannot make a virtual environment; on Debian and Ubuntu: apt install python3-venv"; exit 1; }
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
-	@$(BIN)/python -m slotwise.spark.java >/dev/null 2>&1 || { echo "no Java 17 or newer found: installing one from PyPI"; $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/java.lock; }
+	@$(BIN)/python -c "from slotwise.spark.java import find_java; find_java()" >/dev/null 2>&1 || { echo "no Java 17 or newer found: installing one from PyPI"; $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/java.lock; }
 	$(BIN)/slotwise doctor
 	@touch $(READY)
 

@@ -31,6 +31,10 @@ class BridgeBuildHook(BuildHookInterface):  # type: ignore[type-arg]
             from slotwise.spark.bridge_jar import compile_bridge
             from slotwise.spark.home import find_spark
             from slotwise.spark.java import find_java
+        except ImportError as error:
+            # An isolated build has hatchling alone.
+            self.app.display_warning(f"the wheel gets the bridge's sources only: {error}")
+            return
         finally:
             sys.path.pop(0)
         try:

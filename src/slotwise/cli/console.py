@@ -90,7 +90,7 @@ def job_line(details: dict[str, Any]) -> str:
     """A job's present in one line: phase, slots, executors, stages."""
     parts = [details["phase"].lower().replace("_", " ")]
     declared = sum(item["count"] for item in details.get("declared", []))
-    parts.append(f"slots {len(details.get('held', []))}/{declared}")
+    parts.append(f"slots: {declared} declared, {len(details.get('held', []))} held")
     executors = details.get("executors", {})
     if executors.get("wanted"):
         parts.append(f"executors {executors['registered']}/{executors['wanted']}")

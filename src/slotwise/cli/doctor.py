@@ -62,10 +62,11 @@ def _python() -> Finding:
 
 
 def _java() -> Finding:
+    from slotwise.spark.home import find_spark
     from slotwise.spark.java import find_java
 
     try:
-        java = find_java()
+        java = find_java(spark_version=find_spark().version)
     except SlotwiseError as error:
         return Finding("Java", "problem", str(error), "install a JDK 17 or newer, or: pip install 'slotwise[java]'")
     return Finding("Java", "ok", f"{java.major} at {java.path} ({java.source})")
@@ -87,7 +88,8 @@ def _bridge() -> Finding:
     from slotwise.spark.java import find_java
 
     try:
-        jar = bridge_jar(find_spark(), find_java())
+        spark = find_spark()
+        jar = bridge_jar(spark, find_java(spark_version=spark.version))
     except SlotwiseError as error:
         return Finding("Bridge", "problem", str(error), "see what is said of Java and Spark above")
     return Finding("Bridge", "ok", str(jar))

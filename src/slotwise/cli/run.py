@@ -23,6 +23,8 @@ from slotwise.model.job import JobResult, JobSpec, JobState
 from slotwise.model.resources import parse_bytes, parse_cpu
 from slotwise.resourcemanager.sizing import WorkerShape
 from slotwise.runtime.events import Happened
+from slotwise.spark.home import find_spark
+from slotwise.spark.java import find_java
 
 _KEPT_RUNS = 20
 _POLL_S = 0.1
@@ -109,7 +111,9 @@ class EmbeddedRun:
         self._tails: dict[str, Tail] = {}
 
     def execute(self) -> Outcome:
-        """Run to the end. Raises :class:`SlotwiseError` when the cluster itself fails."""
+        """Run to the end. Raises :class:`SlotwiseError` when this machine lacks something or the cluster fails."""
+        # Before anything is started: the workers run on this machine, so what is missing here is missing there.
+        find_java(spark_version=find_spark().version)
         return asyncio.run(self._execute())
 
     async def _execute(self) -> Outcome:

@@ -492,7 +492,10 @@ class JobMaster:
         if self.state is not JobState.WAITING_FOR_RESOURCES:
             return
         waited = f"{self.config.resource_wait_timeout_s:g} s"
-        why = "; ".join(shortage.detail for shortage in self.shortages) or "no answer from the ResourceManager"
+        why = (
+            "; ".join(shortage.detail for shortage in self.shortages)
+            or "slots were given, but their workers did not offer them"
+        )
         reason = (
             f"the minimum of a driver and {self.spec.min_executors} executor(s) was not there after {waited}: {why}"
         )

@@ -166,7 +166,7 @@ class SlotRunner:
     def _start(self, command: SlotCommand, slot_dir: Path, running: _Running, job: JobId) -> None:
         for name, text in command.files.items():
             path = slot_dir / name
-            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
                 file.write(text)
         out = slot_dir / command.stdout
         err = slot_dir / command.stderr

@@ -83,6 +83,7 @@ class MasterStream:
 
     async def _run(self) -> None:
         delay = _RETRY_S
+        told = False
         headers = {"Authorization": f"Bearer {self._token}"}
         while True:
             try:
@@ -96,6 +97,7 @@ class MasterStream:
                     proxy=None,
                 ) as connection:
                     delay = _RETRY_S
+                    told = False
                     await self._serve(connection)
             except InvalidStatus as error:
                 if error.response.status_code in (401, 403):
@@ -108,7 +110,9 @@ class MasterStream:
                     return
                 log.info("stream closed", url=self._url)
             except (OSError, TimeoutError, InvalidHandshake) as error:
-                log.debug("no connection", url=self._url, error=str(error))
+                if not told:
+                    log.warning("cannot reach the master; trying on", url=self._url, error=str(error))
+                told = True
             await asyncio.sleep(delay)
             delay = min(delay * 2, _RETRY_MAX_S)
 

@@ -78,7 +78,8 @@ class SparkLauncher:
 
 
 def _find_installed() -> _Installed:
-    java, spark = find_java(), find_spark()
+    spark = find_spark()
+    java = find_java(spark_version=spark.version)
     return _Installed(java, spark, bridge_jar(spark, java))
 
 
