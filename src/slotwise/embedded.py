@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import secrets
 import shutil
@@ -17,7 +16,7 @@ from slotwise.model.errors import SizeError
 from slotwise.model.resources import GIB, ResourceProfile
 from slotwise.provisioners.local import LocalProvisioner
 from slotwise.resourcemanager.sizing import WorkerShape
-from slotwise.runtime.children import sweep_stale
+from slotwise.runtime.children import claim, is_abandoned, sweep_stale
 
 DEFAULT_WORKERS = 2
 _PREFIX = "slotwise-"
@@ -27,11 +26,9 @@ def sweep_scratch() -> None:
     """Remove the temporary directories of clusters of this user whose process was killed, with what is left of their
     workers' processes."""
     for scratch in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError, ValueError):
-            owner = scratch / "owner.pid"
-            if scratch.stat().st_uid == os.getuid() and not psutil.pid_exists(int(owner.read_text())):
-                sweep_stale(scratch / "workers")
-                shutil.rmtree(scratch, ignore_errors=True)
+        if is_abandoned(scratch):
+            sweep_stale(scratch / "workers")
+            shutil.rmtree(scratch, ignore_errors=True)
 
 
 def local_shape(configuration: Configuration, cpu_milli: int | None = None, memory: int | None = None) -> WorkerShape:
@@ -75,7 +72,7 @@ class EmbeddedCluster:
         self.grace_s = 15.0
         sweep_scratch()
         self._scratch = Path(tempfile.mkdtemp(prefix=_PREFIX))
-        (self._scratch / "owner.pid").write_text(str(os.getpid()))
+        claim(self._scratch)
         options = MasterOptions(
             directory=directory,
             token=secrets.token_hex(32),

@@ -230,6 +230,8 @@ class Master:
         self._start_actor(job_master_address(start.job), machine)
 
     def _stop_job_master(self, stop: StopJobMaster) -> None:
+        # What is worth keeping of an ended job is in its record and its events.
+        self.job_masters.pop(stop.job, None)
         actor = self._actors.pop(job_master_address(stop.job), None)
         if actor is not None:
             task = asyncio.get_running_loop().create_task(actor.stop())

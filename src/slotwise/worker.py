@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import signal
@@ -19,7 +20,7 @@ from slotwise.model.resources import ResourceProfile
 from slotwise.protocol.codec import PROTOCOL_VERSION, Frame, Hello, LogPosition, Mail
 from slotwise.protocol.effects import DriverSaid, Effects, ProcessChanged, StopRequested
 from slotwise.runtime.actor import Actor
-from slotwise.runtime.children import sweep_stale
+from slotwise.runtime.children import claim, sweep_stale
 from slotwise.runtime.clock import monotonic
 from slotwise.runtime.logs import LogShipper
 from slotwise.runtime.slots import SlotRunner
@@ -63,7 +64,7 @@ class WorkerProcess:
         self._done = loop.create_future()
         sweep_stale(options.directory.parent)
         options.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        (options.directory / "worker.pid").write_text(str(os.getpid()))
+        claim(options.directory)
         config = TaskExecutorConfig(
             worker=options.worker,
             host=options.host,
@@ -113,6 +114,9 @@ class WorkerProcess:
             await self._actor.stop()
             await bridge.close()
             shutil.rmtree(options.directory, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                # The last one turns off the light.
+                options.directory.parent.rmdir()
 
     async def _watch_memory(self, machine: TaskExecutor) -> None:
         process = psutil.Process()

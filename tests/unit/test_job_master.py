@@ -352,6 +352,26 @@ def test_a_key_used_for_another_job_is_refused() -> None:
     assert len(world.dispatcher.jobs) == 1
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"name": ""},
+        {"program": "relative.py"},
+        {"executor": ExecutorSize(0, GIB, 0)},
+        {"executor": ExecutorSize(1, -1, 0)},
+        {"executor": ExecutorSize(1, GIB, 0, extended=(("gpu", -1),))},
+        {"min_executors": -1},
+        {"min_executors": 3, "initial_executors": 2},
+        {"max_executors": 1, "initial_executors": 2},
+    ],
+)
+def test_a_specification_that_cannot_be_is_refused_and_changes_nothing(changes: dict[str, object]) -> None:
+    world = World()
+    assert isinstance(world.ask(SubmitJob("key", spec(**changes))), JobRefused)
+    assert world.dispatcher.jobs == {}
+    assert world.persisted == []
+
+
 def test_sp_01_offers_beyond_the_requirement_are_rejected_and_doubles_accepted_again() -> None:
     pool = SlotPool()
     pool.required = {EXECUTOR.profile: 1}

@@ -277,6 +277,16 @@ def test_st_10_a_worker_of_another_version_is_refused_with_both_versions_named()
     assert VERSION in refused[0].reason
 
 
+def test_a_worker_whose_report_does_not_add_up_is_refused() -> None:
+    world = World()
+    liar = Address("te:liar")
+    message = RegisterWorker(WorkerId("liar"), "host", 1, VERSION, WORKER, WORKER, SlotReport(1, (), WORKER * 2))
+    world.deliver(Envelope(0, RESOURCE_MANAGER, LeaderToken(0), liar, LeaderToken(0), message))
+    world.run(0.1)
+    assert isinstance(next(m.payload for m in world.delivered if m.to == liar), RegistrationRefused)
+    assert world.rm.slots.workers == {}
+
+
 def test_f_02_a_new_resource_manager_learns_all_from_registrations() -> None:
     world = World()
     worker = world.add_worker(WORKER)

@@ -10,6 +10,7 @@ import os
 import secrets
 import signal
 import socket
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -201,11 +202,20 @@ def worker(**given: Any) -> int:
         host=given["host"] or _own_address(url),
         total=total,
         default_profile=default,
-        directory=(given["directory"] or state_directory() / "workers" / worker_id).absolute(),
+        directory=(given["directory"] or _scratch_base() / worker_id).absolute(),
         heartbeat_interval_s=configuration.get("heartbeat.interval"),
         heartbeat_timeout_s=configuration.get("heartbeat.timeout"),
     )
     return asyncio.run(WorkerProcess(options).run())
+
+
+def _scratch_base() -> Path:
+    """Slots' files belong on a local disk, in a folder that is this user's alone."""
+    base = Path(tempfile.gettempdir()) / f"slotwise-workers-{os.getuid()}"
+    base.mkdir(mode=0o700, exist_ok=True)
+    if base.is_symlink() or base.stat().st_uid != os.getuid() or base.stat().st_mode & 0o077:
+        raise UsageError(f"{base} is not this user's alone; name another folder with --directory")
+    return base
 
 
 def _own_address(url: str) -> str:

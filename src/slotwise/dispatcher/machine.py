@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 import msgspec
 
+from slotwise.model.errors import SizeError
 from slotwise.model.ids import DISPATCHER, Address, IdSource, JobId, LeaderToken, job_master_address
-from slotwise.model.job import JobResult, JobSpec, JobState
+from slotwise.model.job import JobResult, JobSpec, JobState, check_spec
 from slotwise.model.timers import Timers
 from slotwise.protocol.effects import Effects, Event, PersistJob, PersistResult, StartJobMaster, StopJobMaster
 from slotwise.protocol.messages import (
@@ -93,6 +94,11 @@ class Dispatcher:
                 self._out.send(effects, sender, JobRefused(reason))
             else:
                 self._out.send(effects, sender, JobAccepted(known))
+            return
+        try:
+            check_spec(message.spec)
+        except SizeError as error:
+            self._out.send(effects, sender, JobRefused(str(error)))
             return
         active = sum(1 for record in self.jobs.values() if not record.state.is_final)
         if active >= self.config.max_active_jobs:

@@ -6,6 +6,7 @@ import enum
 
 import msgspec
 
+from slotwise.model.errors import SizeError
 from slotwise.model.resources import ResourceProfile
 
 
@@ -65,6 +66,28 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     initial_executors: int = 2
     max_executors: int | None = None
     dynamic_allocation: bool = False
+
+
+def check_spec(spec: JobSpec) -> None:
+    """Raise :class:`SizeError` for a specification that no cluster can run: a client is not to be trusted."""
+    if not spec.name or len(spec.name) > 1000:
+        raise SizeError("a job's name must have 1 to 1,000 characters")
+    if not spec.program.startswith("/") or not spec.working_dir.startswith("/"):
+        raise SizeError("a job's program and working directory must be absolute paths")
+    sizes = (spec.driver.heap_bytes, spec.driver.overhead_bytes, spec.executor.heap_bytes, spec.executor.overhead_bytes)
+    if min(*sizes, spec.executor.off_heap_bytes, spec.executor.python_bytes) < 0:
+        raise SizeError("memory sizes of driver and executor cannot be negative")
+    if spec.driver.cores < 1 or spec.executor.cores < 1:
+        raise SizeError("driver and executor need at least one core each")
+    if not 0 <= spec.min_executors <= spec.initial_executors:
+        raise SizeError(
+            f"the number of executors to start with ({spec.initial_executors}) is below the minimum "
+            f"({spec.min_executors}), or one of them is negative"
+        )
+    if spec.max_executors is not None and spec.max_executors < spec.initial_executors:
+        raise SizeError(f"at most {spec.max_executors} executors is below the {spec.initial_executors} to start with")
+    # Builds both profiles, which checks the extended resources.
+    _ = spec.driver.profile, spec.executor.profile
 
 
 class JobState(enum.Enum):

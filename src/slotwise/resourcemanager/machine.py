@@ -24,6 +24,7 @@ from slotwise.model.ids import (
     worker_address,
 )
 from slotwise.model.requirements import Counts, counts_of, requirements_of
+from slotwise.model.resources import ZERO, ResourceProfile
 from slotwise.model.timers import Timers
 from slotwise.protocol.effects import (
     ConnectionClosed,
@@ -50,6 +51,7 @@ from slotwise.protocol.messages import (
     ShortageReason,
     ShutdownWorker,
     SlotAllocation,
+    SlotReport,
     WorkerLeaving,
     WorkerLost,
     WorkerRegistered,
@@ -162,6 +164,10 @@ class ResourceManager:
             reason = f"worker runs slotwise {message.version}, master {self.config.version}: install the same version"
             self._out.send(effects, sender, RegistrationRefused(reason))
             return
+        if not _adds_up(message.total, message.report):
+            reason = "the slots that the worker reports and what it has left do not add up to its total"
+            self._out.send(effects, sender, RegistrationRefused(reason))
+            return
         is_new = message.worker not in self.slots.workers
         self._timers.clear(("gone", message.worker))
         self.slots.register(
@@ -182,6 +188,8 @@ class ResourceManager:
         if entry is None:
             self._out.send(effects, sender, RegisterAgain())
             return
+        if not _adds_up(entry.total, message.report):
+            return
         self._timers.clear(("gone", worker))
         entry.rss_bytes = message.rss_bytes
         if self.slots.report(worker, message.report, now):
@@ -195,6 +203,8 @@ class ResourceManager:
         worker = _worker_of(sender)
         if worker not in self.slots.workers:
             self._out.send(effects, sender, RegisterAgain())
+            return
+        if not _adds_up(self.slots.workers[worker].total, message.report):
             return
         # First the roll-back, then the report: what the worker says is the truth about the rest (B: SM-07).
         rolled_back = self.slots.refuse(worker, message.allocations, now)
@@ -438,6 +448,14 @@ class ResourceManager:
 
 def _worker_of(address: Address) -> WorkerId:
     return WorkerId(address.removeprefix("te:"))
+
+
+def _adds_up(total: ResourceProfile, report: SlotReport) -> bool:
+    """Whether a report can be true; one that cannot must not reach the sums."""
+    used = ZERO
+    for slot in report.slots:
+        used += slot.profile
+    return used + report.available == total
 
 
 def _words(counts: Counts) -> str:

@@ -14,6 +14,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +24,7 @@ from typing import IO
 import psutil
 
 _PR_SET_PDEATHSIG = 1
+_OWNER_FILE = "owner.json"
 _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 
@@ -131,17 +133,34 @@ def sweep(file: Path, on_kill: Callable[[int], None] | None = None) -> int:
     return killed
 
 
+def claim(directory: Path) -> None:
+    """Note in ``directory`` which process it belongs to, for :func:`is_abandoned`."""
+    process = psutil.Process()
+    owner = {"host": socket.gethostname(), "pid": process.pid, "created": process.create_time()}
+    (directory / _OWNER_FILE).write_text(json.dumps(owner))
+
+
+def is_abandoned(directory: Path) -> bool:
+    """Whether the process that claimed ``directory`` ran on this host and is gone. False when that cannot be told."""
+    try:
+        owner = json.loads((directory / _OWNER_FILE).read_text())
+        if owner["host"] != socket.gethostname() or directory.stat().st_uid != os.getuid():
+            return False
+        return abs(psutil.Process(int(owner["pid"])).create_time() - float(owner["created"])) > 1.0
+    except psutil.NoSuchProcess:
+        return True
+    except (OSError, ValueError, KeyError, TypeError, psutil.Error):
+        return False
+
+
 def sweep_stale(base: Path) -> None:
     """End and remove what dead workers left below ``base``: their processes, then their directories."""
     if not base.is_dir():
         return
     for directory in base.iterdir():
-        pid_file = directory / "worker.pid"
-        with contextlib.suppress(OSError, ValueError):
-            pid = int(pid_file.read_text())
-            if not psutil.pid_exists(pid):
-                sweep(directory / "children.json")
-                shutil.rmtree(directory, ignore_errors=True)
+        if is_abandoned(directory):
+            sweep(directory / "children.json")
+            shutil.rmtree(directory, ignore_errors=True)
 
 
 def _session_has_members(session: int) -> bool:
