@@ -270,6 +270,20 @@ def test_d_05_d_13_totals_that_fall_are_declared_and_slots_returned_after_the_id
     assert world.jm(job).pool.required == {DRIVER.profile: 1, EXECUTOR.profile: 1}
 
 
+def test_an_executor_that_spark_has_decommissioned_is_not_replaced_nor_a_failure() -> None:
+    world = World()
+    world.add_worker(WORKER)
+    job = world.submit(spec(program="/long.py"))
+    until_running(world, job)
+    home, slot = driver_slot(world)
+    world.spark[home].change(slot, totals=(ExecutorTotal(0, EXECUTOR, 1),))
+    worker, allocation = executors(world)["1"]
+    world.spark[worker].end(allocation, 0)
+    world.run(30)
+    assert set(executors(world)) == {"2"}
+    assert [event.fields["asked"] for event in world.named("executor-ended")] == [1]
+
+
 def test_d_13_a_kept_slot_is_used_again_without_a_trip_to_the_resource_manager() -> None:
     world = World()
     world.add_worker(WORKER)

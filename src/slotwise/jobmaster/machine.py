@@ -218,7 +218,9 @@ class JobMaster:
             self._end(JobResult(JobState.FAILED, status.exit_code, reason, status.log_tail), now, effects)
 
     def _executor_ended(self, executor: Executor, status: ProcessStatus, now: float, effects: Effects) -> None:
-        wanted = status.stopped or executor.stopping
+        # Spark itself ends an executor that it decommissions, and then with code 0.
+        decommissioned = executor.registered and status.exit_code == 0
+        wanted = status.stopped or executor.stopping or decommissioned
         clean_end = self.executors.report is not None and self.executors.report.ended
         reason = status.reason or f"executor {executor.executor_id} ended with code {status.exit_code}"
         self.executors.gone(executor.executor_id, status.exit_code, not wanted, reason)
