@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format lint types imports bench wheel lock clean
+.PHONY: help setup demo test check format lint types imports docs bench flink-peer wheel lock clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -45,8 +45,14 @@ format: $(READY)  ## Format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: $(READY)  ## Write the reference pages that are made from the code
+	$(BIN)/python -m slotwise.reference docs
+
 bench: $(READY)  ## Run all benchmarks
 	@for script in benchmarks/*.py; do case $$script in benchmarks/_*) ;; *) echo "== $$script"; $(BIN)/python $$script || exit 1;; esac; done
+
+flink-peer: $(READY)  ## Fetch Flink (330 MB, once), to run its slot matching beside ours in `make bench`
+	$(BIN)/python benchmarks/peers/flink_strategy.py
 
 wheel: $(READY)  ## Build the wheel, with the JVM bridge in it
 	$(BIN)/python -m build --no-isolation --wheel

@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from slotwise.jobmaster.config import JobMasterConfig
 from slotwise.model.errors import ConfigError, SizeError
 from slotwise.model.resources import ResourceProfile, parse_bytes, parse_cpu
 from slotwise.resourcemanager.machine import ResourceManagerConfig
-from slotwise.resourcemanager.sizing import Sizing, WorkerShape
+from slotwise.resourcemanager.sizing import Sizing, WorkerShape, check_stability
 
 ENV_PREFIX = "SLOTWISE_CONF_"
 _DURATION = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(ms|s|min|h|d)?\s*$")
@@ -53,67 +54,98 @@ class Option:
     meaning: str
 
 
-OPTIONS: dict[str, Option] = {
-    option.key: option
-    for option in (
-        Option("heartbeat.interval", "10 s", parse_duration, "How often workers and jobs report."),
-        Option("heartbeat.timeout", "50 s", parse_duration, "Silence after which a worker or a job counts as lost."),
-        Option(
-            "resourcemanager.taskmanager-timeout", "30 s", parse_duration, "How long a worker without slots is kept."
-        ),
-        Option(
-            "resourcemanager.standalone.start-up-time",
-            "0 s",
-            parse_duration,
-            "No job is told of missing resources before this is over.",
-        ),
-        Option(
-            "resourcemanager.taskmanager-registration.timeout",
-            "2 min",
-            parse_duration,
-            "How long a started worker may take to register.",
-        ),
-        Option(
-            "slotmanager.requirements-check-delay", "50 ms", parse_duration, "Changes within this time share a check."
-        ),
-        Option(
-            "slotmanager.max-total-resource.cpu", "", parse_cpu, "The sum of cores over all workers is never above."
-        ),
-        Option("slotmanager.max-total-resource.memory", "", parse_bytes, "Likewise for memory."),
-        Option("slotmanager.number-of-workers.max", "", _parse_count, "Likewise for the number of workers."),
-        Option("slot.idle.timeout", "50 s", parse_duration, "How long a job keeps a slot that it does not need."),
-        Option(
-            "jobmanager.adaptive-scheduler.resource-wait-timeout",
-            "5 min",
-            parse_duration,
-            "How long a job waits for its driver's slot and its minimum of executors; -1: for ever.",
-        ),
-        Option(
-            "jobmanager.adaptive-scheduler.resource-stabilization-timeout",
-            "2 s",
-            parse_duration,
-            "How long a job waits for more once its minimum is there.",
-        ),
-        Option("taskmanager.cpu.cores", "", parse_cpu, "Cores of a worker that the cluster starts (default: all)."),
-        Option(
-            "taskmanager.memory.process.size",
-            "",
-            parse_bytes,
-            "Memory of a worker that the cluster starts (default: 45 % of the machine's).",
-        ),
-        Option(
-            "taskmanager.numberOfTaskSlots", "2", _parse_count, "A default slot is a worker's total divided by this."
-        ),
-    )
-}
+def _parse_fraction(text: str, what: str) -> int:
+    """Millionths of a fraction above 0 and up to 1."""
+    try:
+        fraction = Fraction(text.strip())
+    except (ValueError, ZeroDivisionError):
+        raise ConfigError(f"{what}: {text!r} is not a fraction; write 0.25 or 1/4") from None
+    if not 0 < fraction <= 1:
+        raise ConfigError(f"{what}: {text} is not above 0 and at most 1")
+    return int(fraction * 1_000_000)
+
+
+def _parse_placement(text: str, what: str) -> str:
+    if text not in ("pack", "spread"):
+        raise ConfigError(f"{what}: {text!r} is neither pack nor spread")
+    return text
+
+
+_D, _N = parse_duration, _parse_count
+_ALL = (
+    Option("heartbeat.interval", "10 s", _D, "How often workers and jobs report."),
+    Option("heartbeat.timeout", "50 s", _D, "Silence after which a worker or a job counts as lost."),
+    Option("resourcemanager.taskmanager-timeout", "30 s", _D, "How long a worker without slots is kept."),
+    Option(
+        "resourcemanager.standalone.start-up-time",
+        "0 s",
+        _D,
+        "No job is told of missing resources before so much time has passed since the master's start.",
+    ),
+    Option(
+        "resourcemanager.taskmanager-registration.timeout",
+        "2 min",
+        _D,
+        "How long a started worker may take to register.",
+    ),
+    Option("resourcemanager.start-worker.retry-interval", "3 s", _D, "Pause after a worker could not be started."),
+    Option("resourcemanager.start-worker.max-failure-rate", "10", _N, "Failed starts of workers a minute, at most."),
+    Option("slotmanager.requirements-check-delay", "50 ms", _D, "Changes within this time share a check."),
+    Option(
+        "slotmanager.placement-mode", "pack", _parse_placement, "pack: fewest workers. spread: even use of workers."
+    ),
+    Option("slotmanager.max-total-resource.cpu", "", parse_cpu, "The sum of cores over all workers is never above."),
+    Option("slotmanager.max-total-resource.memory", "", parse_bytes, "Likewise for memory."),
+    Option(
+        "slotmanager.number-of-slots.max", "", _N, "Likewise, as a number of default slots; the smaller limit wins."
+    ),
+    Option("slotmanager.number-of-workers.max", "", _N, "Likewise for the number of workers."),
+    Option("slotmanager.min-total-resource.cpu", "", parse_cpu, "Cores that are kept up without any job."),
+    Option("slotmanager.min-total-resource.memory", "", parse_bytes, "Likewise for memory."),
+    Option("slotmanager.number-of-slots.min", "", _N, "Likewise, as a number of default slots; the larger limit wins."),
+    Option("slotmanager.redundant-taskmanager-num", "0", _N, "So many workers' worth of default slots is kept free."),
+    Option("slot.idle.timeout", "50 s", _D, "How long a job keeps a slot that it does not need."),
+    Option("taskmanager.slot.timeout", "10 s", _D, "How long a slot waits for its job to accept it."),
+    Option("taskmanager.registration.timeout", "5 min", _D, "A worker that no master accepts for so long ends itself."),
+    Option(
+        "jobmanager.adaptive-scheduler.resource-wait-timeout",
+        "5 min",
+        _D,
+        "How long a job waits for its driver's slot and its minimum of executors; -1: for ever.",
+    ),
+    Option(
+        "jobmanager.adaptive-scheduler.resource-stabilization-timeout",
+        "2 s",
+        _D,
+        "How long a job waits for more once its minimum is there.",
+    ),
+    Option(
+        "taskmanager.cpu.cores", "", parse_cpu, "Cores of a worker that the cluster starts (default: all, at least 2)."
+    ),
+    Option(
+        "taskmanager.memory.process.size",
+        "",
+        parse_bytes,
+        "Memory of a worker that the cluster starts (default: 45 % of the machine's).",
+    ),
+    Option("taskmanager.numberOfTaskSlots", "2", _N, "A default slot is a worker's total divided by this."),
+    Option(
+        "taskmanager.default-slot-fraction",
+        "",
+        _parse_fraction,
+        "A default slot is this part of a worker's total, as in 0.25 or 1/4; wins over numberOfTaskSlots.",
+    ),
+)
+OPTIONS: dict[str, Option] = {option.key: option for option in _ALL}
 
 
 class Configuration:
-    """Checked values by key; ``get`` gives the default of a key that was not set."""
+    """Checked values by key; ``get`` gives the default of a key that was not set. ``given``: what was set, as text."""
 
     def __init__(self, values: Mapping[str, str] | None = None) -> None:
         self._values: dict[str, Any] = {}
         given = dict(values or {})
+        self.given = given
         for key in given:
             if key not in OPTIONS:
                 raise ConfigError(_unknown(key))
@@ -133,30 +165,77 @@ class Configuration:
         """The value of ``key``: seconds, milli-cores, bytes or a count, None where there is none."""
         return self._values[key]
 
-    def resource_manager(self, shape: WorkerShape | None, max_workers: int | None = None) -> ResourceManagerConfig:
-        """The ResourceManager's part; ``shape`` is what the provisioner starts (None: standalone)."""
-        cpu, memory = self.get("slotmanager.max-total-resource.cpu"), self.get("slotmanager.max-total-resource.memory")
-        limit = None
-        if shape is not None and (cpu is not None or memory is not None):
-            limit = ResourceProfile(2**62 if cpu is None else cpu, 2**62 if memory is None else memory)
-            if limit.cpu_milli < shape.total.cpu_milli or limit.memory_bytes < shape.total.memory_bytes:
-                raise ConfigError(
-                    f"the maximum (slotmanager.max-total-resource: {limit}) is less than one worker ({shape.total})"
-                )
-        sizing = Sizing(
-            worker=shape,
-            max_total=limit,
-            max_workers=max_workers if max_workers is not None else self.get("slotmanager.number-of-workers.max"),
-            idle_timeout_s=self.get("resourcemanager.taskmanager-timeout"),
+    def worker_shape(self, total: ResourceProfile) -> WorkerShape:
+        """A worker of ``total`` with its default slot: by the fraction, else one of the number of equal parts."""
+        millionths = self.get("taskmanager.default-slot-fraction")
+        if millionths is None:
+            parts = self.get("taskmanager.numberOfTaskSlots")
+            if parts < 1:
+                raise ConfigError("taskmanager.numberOfTaskSlots must be at least 1")
+            share = Fraction(1, parts)
+        else:
+            share = Fraction(millionths, 1_000_000)
+        extended = {name: int(amount * share) for name, amount in total.extended}
+        return WorkerShape(
+            total, ResourceProfile.of(int(total.cpu_milli * share), int(total.memory_bytes * share), extended)
         )
+
+    def resource_manager(self, shape: WorkerShape | None, max_workers: int | None = None) -> ResourceManagerConfig:
+        """The ResourceManager's part; ``shape`` is what the provisioner starts (None: standalone, no limits apply).
+
+        Raises :class:`ConfigError` when the limits contradict each other (B: SZ-06).
+        """
+        sizing = Sizing()
+        if shape is not None:
+            sizing = Sizing(
+                worker=shape,
+                max_total=self._limit(shape, "max", min, 2**62),
+                max_workers=max_workers if max_workers is not None else self.get("slotmanager.number-of-workers.max"),
+                min_total=self._limit(shape, "min", max, 0),
+                redundant_workers=self.get("slotmanager.redundant-taskmanager-num"),
+                idle_timeout_s=self.get("resourcemanager.taskmanager-timeout"),
+            )
+            if sizing.max_total is not None and sizing.more_workers(ResourceProfile(0, 0), 0) == 0:
+                raise ConfigError(f"the maximum ({sizing.max_total}) is less than one worker ({shape.total})")
+            check_stability(sizing)
         return ResourceManagerConfig(
             sizing=sizing,
+            placement=self.get("slotmanager.placement-mode"),
             heartbeat_interval_s=self.get("heartbeat.interval"),
             heartbeat_timeout_s=self.get("heartbeat.timeout"),
             check_delay_s=self.get("slotmanager.requirements-check-delay"),
             start_up_grace_s=self.get("resourcemanager.standalone.start-up-time"),
             worker_start_timeout_s=self.get("resourcemanager.taskmanager-registration.timeout"),
+            provisioner_retry_interval_s=self.get("resourcemanager.start-worker.retry-interval"),
+            provisioner_retries_per_minute=self.get("resourcemanager.start-worker.max-failure-rate"),
         )
+
+    def _limit(
+        self, shape: WorkerShape, which: str, choose: Callable[[int, int], int], neutral: int
+    ) -> ResourceProfile | None:
+        """Minimum or maximum of CPU and memory, from both ways to state it."""
+        cpu = self.get(f"slotmanager.{which}-total-resource.cpu")
+        memory = self.get(f"slotmanager.{which}-total-resource.memory")
+        slots = self.get(f"slotmanager.number-of-slots.{which}")
+        if cpu is None and memory is None and slots is None:
+            return None
+        cpu = neutral if cpu is None else cpu
+        memory = neutral if memory is None else memory
+        if slots is not None:
+            cpu = choose(cpu, shape.default_profile.cpu_milli * slots)
+            memory = choose(memory, shape.default_profile.memory_bytes * slots)
+        return ResourceProfile(cpu, memory)
+
+    def as_flags(self) -> tuple[str, ...]:
+        """What was set, as flags for a worker that this process starts."""
+        return tuple(word for key, value in self.given.items() for word in ("-D", f"{key}={value}"))
+
+    def has_limits(self) -> bool:
+        """Whether any limit is set; they have no effect in a standalone cluster, which is said once at its start."""
+        keys = [
+            key for key in OPTIONS if key.startswith(("slotmanager.max-", "slotmanager.min-", "slotmanager.number-"))
+        ]
+        return any(self.get(key) is not None for key in keys) or self.get("slotmanager.redundant-taskmanager-num") > 0
 
     def job_master(self) -> JobMasterConfig:
         """The JobMasters' part."""
@@ -182,7 +261,7 @@ def load(
     values: dict[str, str] = {}
     if file is not None:
         values.update(_read(file))
-    by_variable = {_variable(key): key for key in OPTIONS}
+    by_variable = {variable_of(key): key for key in OPTIONS}
     for name, value in (os.environ if environment is None else environment).items():
         if name.startswith(ENV_PREFIX):
             if name not in by_variable:
@@ -198,7 +277,8 @@ def load(
     return Configuration(values)
 
 
-def _variable(key: str) -> str:
+def variable_of(key: str) -> str:
+    """The environment variable of an option."""
     return ENV_PREFIX + re.sub(r"[^A-Za-z0-9]", "_", key).upper()
 
 

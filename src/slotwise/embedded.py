@@ -12,7 +12,6 @@ import psutil
 
 from slotwise.config import Configuration
 from slotwise.master import Master, MasterOptions
-from slotwise.model.errors import SizeError
 from slotwise.model.resources import GIB, ResourceProfile
 from slotwise.provisioners.local import LocalProvisioner
 from slotwise.resourcemanager.sizing import WorkerShape
@@ -38,19 +37,7 @@ def local_shape(configuration: Configuration, cpu_milli: int | None = None, memo
     size = memory or configuration.get("taskmanager.memory.process.size")
     if size is None:
         size = max(4 * GIB, int(psutil.virtual_memory().total * 0.45) // GIB * GIB)
-    return shape_of(ResourceProfile(cpu, size), configuration.get("taskmanager.numberOfTaskSlots"))
-
-
-def shape_of(total: ResourceProfile, number_of_slots: int) -> WorkerShape:
-    """A worker of ``total`` whose default slot is one of ``number_of_slots`` equal parts. Raises :class:`SizeError`."""
-    if number_of_slots < 1:
-        raise SizeError(f"taskmanager.numberOfTaskSlots must be at least 1, not {number_of_slots}")
-    part = ResourceProfile(
-        total.cpu_milli // number_of_slots,
-        total.memory_bytes // number_of_slots,
-        tuple((name, amount // number_of_slots) for name, amount in total.extended if amount >= number_of_slots),
-    )
-    return WorkerShape(total, part)
+    return configuration.worker_shape(ResourceProfile(cpu, size))
 
 
 class EmbeddedCluster:
@@ -89,7 +76,12 @@ class EmbeddedCluster:
         try:
             await self.master.start(
                 lambda master: LocalProvisioner(
-                    self._scratch / "workers", master.url, token_file, master.worker_exited, bound=True
+                    self._scratch / "workers",
+                    master.url,
+                    token_file,
+                    master.worker_exited,
+                    bound=True,
+                    worker_options=self._configuration.as_flags(),
                 )
             )
         except BaseException:

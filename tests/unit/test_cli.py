@@ -12,6 +12,7 @@ from slotwise.cli.main import _COMMANDS, cli, main
 from slotwise.config import OPTIONS, Configuration, load, parse_duration
 from slotwise.model.errors import ConfigError
 from slotwise.model.resources import GIB, ResourceProfile
+from slotwise.reference import configuration_page
 from slotwise.resourcemanager.sizing import WorkerShape
 
 
@@ -134,6 +135,44 @@ def test_a_maximum_below_one_worker_is_refused_with_both_sizes() -> None:
     shape = WorkerShape(ResourceProfile(2000, 8 * GIB), ResourceProfile(1000, 4 * GIB))
     with pytest.raises(ConfigError, match=r"4 GiB.*8 GiB"):
         configuration.resource_manager(shape)
+
+
+def test_the_configuration_page_is_the_codes() -> None:
+    page = Path(__file__).parents[2] / "docs" / "configuration.md"
+    assert page.read_text(encoding="utf-8") == configuration_page(), "run: make docs"
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"slotmanager.number-of-slots.min": "11", "slotmanager.number-of-slots.max": "14"}, r"needs 3 .*allows 2"),
+        ({"slotmanager.placement-mode": "scatter"}, "neither pack nor spread"),
+        ({"taskmanager.default-slot-fraction": "1.5"}, "at most 1"),
+        ({"taskmanager.numberOfTaskSlots": "0"}, "at least 1"),
+        ({"slotmanager.redundant-taskmanager-num": "-1"}, "whole number"),
+    ],
+)
+def test_sz_06_contradictory_options_are_refused_together(values: dict[str, str], words: str) -> None:
+    def use() -> None:
+        configuration = Configuration({"taskmanager.numberOfTaskSlots": "5", **values})
+        configuration.resource_manager(configuration.worker_shape(ResourceProfile(5000, 5 * GIB)))
+
+    with pytest.raises(ConfigError, match=words):
+        use()
+
+
+def test_sm_04_a_default_slot_is_a_fraction_or_one_of_the_number_of_slots() -> None:
+    total = ResourceProfile.of(6000, 12 * GIB, {"gpu": 2})
+    by_number = Configuration({"taskmanager.numberOfTaskSlots": "3"}).worker_shape(total)
+    assert by_number.default_profile == ResourceProfile(2000, 4 * GIB)
+    by_fraction = Configuration({"taskmanager.default-slot-fraction": "1/2"}).worker_shape(total)
+    assert by_fraction.default_profile == ResourceProfile.of(3000, 6 * GIB, {"gpu": 1})
+
+
+def test_in_a_standalone_cluster_limits_have_no_effect() -> None:
+    configuration = Configuration({"slotmanager.number-of-slots.min": "11", "slotmanager.number-of-slots.max": "1"})
+    assert configuration.has_limits()
+    assert configuration.resource_manager(None).sizing.worker is None
 
 
 def test_durations() -> None:

@@ -76,8 +76,19 @@ async def _master(given: dict[str, Any]) -> int:
     service = Master(options)
 
     def provisioner(started: Master) -> LocalProvisioner:
-        return LocalProvisioner(directory / "workers", started.url, token_file, started.worker_exited, bound=True)
+        return LocalProvisioner(
+            directory / "workers",
+            started.url,
+            token_file,
+            started.worker_exited,
+            bound=True,
+            worker_options=configuration.as_flags(),
+        )
 
+    if shape is None and configuration.has_limits():
+        click.echo(
+            "slotwise: workers come by themselves here: minimum, maximum and redundancy have no effect", err=True
+        )
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -158,9 +169,6 @@ def _token(file: Path) -> str:
 @click.option("--cpus", help="Cores to give to slots, as in 4 or 0.5 [default: all].")
 @click.option("--memory", help="Memory to give to slots, as in 8g [default: 90 % of the machine's].")
 @click.option("--resource", "resources", multiple=True, metavar="NAME=AMOUNT", help="Another resource, as in gpu=1.")
-@click.option(
-    "--slots", type=click.IntRange(1), default=2, show_default=True, help="A default slot is 1/N of the total."
-)
 @click.option("--default-slot", metavar="CPUS:BYTES", hidden=True)
 @click.option("--host", help="Address under which other workers reach this one [default: loopback or found].")
 @click.option("--worker-id", hidden=True)
@@ -178,7 +186,6 @@ def worker(**given: Any) -> int:
     import psutil
 
     from slotwise.config import load
-    from slotwise.embedded import shape_of
     from slotwise.model.ids import WorkerId
     from slotwise.worker import WorkerOptions, WorkerProcess
 
@@ -189,7 +196,7 @@ def worker(**given: Any) -> int:
         given["memory"] or str(int(psutil.virtual_memory().total * 0.9)),
         given["resources"],
     )
-    default = shape_of(total, given["slots"]).default_profile
+    default = configuration.worker_shape(total).default_profile
     if given["default_slot"]:
         cpus, _, memory = given["default_slot"].partition(":")
         default = worker_total(cpus, memory)
@@ -205,6 +212,8 @@ def worker(**given: Any) -> int:
         directory=(given["directory"] or _scratch_base() / worker_id).absolute(),
         heartbeat_interval_s=configuration.get("heartbeat.interval"),
         heartbeat_timeout_s=configuration.get("heartbeat.timeout"),
+        registration_timeout_s=configuration.get("taskmanager.registration.timeout"),
+        slot_timeout_s=configuration.get("taskmanager.slot.timeout"),
     )
     return asyncio.run(WorkerProcess(options).run())
 

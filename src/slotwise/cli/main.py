@@ -23,6 +23,7 @@ _COMMANDS: dict[str, tuple[str, str, str]] = {
     "submit": ("slotwise.cli.remote", "submit", "Submit a PySpark program to a running master."),
     "jobs": ("slotwise.cli.remote", "jobs", "List the jobs."),
     "job": ("slotwise.cli.remote", "job", "Show one job: what it declared, holds, lacks and runs."),
+    "explain": ("slotwise.cli.remote", "explain", "Say why a job has what it has, and what would help."),
     "logs": ("slotwise.cli.remote", "logs", "Print a job's output."),
     "cancel": ("slotwise.cli.remote", "cancel", "Cancel a job."),
     "workers": ("slotwise.cli.remote", "workers", "List the workers with their slots."),

@@ -189,6 +189,31 @@ def job(job_id: str, as_json: bool, **given: Any) -> int:
 
 @click.command()
 @click.argument("job_id")
+@master_options
+@json_option
+def explain(job_id: str, as_json: bool, **given: Any) -> int:
+    """Say why a job has what it has: required, acquired, missing, the reason, and what would help."""
+    with connect(given) as client:
+        found = client.call("GET", f"/v1/jobs/{job_id}/explain")
+    if as_json:
+        _print_json(found)
+        return 0
+    print(f"{found['jid']} is {found['phase'].lower().replace('_', ' ')}: {found['summary']}")
+    if found["required"]:
+        print(f"  required   {_counts(found['required'])}")
+        print(
+            f"  acquired   {_counts(found['acquired'])}" + (f", {found['pending']} pending" if found["pending"] else "")
+        )
+    if found["missing"] and found["jobs-ahead"]:
+        print(f"  {found['jobs-ahead']} job(s) that declared earlier are served before it")
+    for missing in found["missing"]:
+        print(f"  missing    {missing['count']} × ({_size(missing['resource'])}): {missing['detail']}")
+        print(f"  → {missing['help']}")
+    return 0
+
+
+@click.command()
+@click.argument("job_id")
 @click.option("--follow", "-f", is_flag=True, help="Go on until the job is over.")
 @click.option(
     "--file", "name", metavar="NAME", help="One log of the job (default: the program's output, stdout and stderr)."

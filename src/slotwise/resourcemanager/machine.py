@@ -58,6 +58,7 @@ from slotwise.protocol.messages import (
     WorkerReport,
 )
 from slotwise.protocol.outbox import Outbox
+from slotwise.resourcemanager.explain import Explanation, explain_shortages
 from slotwise.resourcemanager.matching import Plan
 from slotwise.resourcemanager.sizing import Sizing
 from slotwise.resourcemanager.slot_manager import PendingWorker, SlotManager
@@ -66,10 +67,12 @@ _FORGET_AFTER_TIMEOUTS = 10
 
 
 class ResourceManagerConfig(msgspec.Struct, frozen=True):
-    """Times in seconds. ``start_up_grace_s``: no shortage is announced before it is over (B: D-09).
-    ``provisioner_retries_per_minute``: the cap on worker starts after failures (B: SZ-11)."""
+    """Times in seconds. ``placement``: pack or spread. ``start_up_grace_s``: no shortage is announced before it is
+    over (B: D-09). ``provisioner_retries_per_minute``: the cap on worker starts after failures (B: SZ-11).
+    """
 
     sizing: Sizing = Sizing()
+    placement: str = "pack"
     version: str = ""
     heartbeat_interval_s: float = 10.0
     heartbeat_timeout_s: float = 50.0
@@ -440,6 +443,27 @@ class ResourceManager:
                 detail = f"{len(workers)} worker(s) of {shape.total} are all that is allowed"
                 found.append(Shortage(profile, count, ShortageReason.CLUSTER_FULL, detail))
         return found
+
+    def explain(self, job: JobId) -> Explanation:
+        """Why ``job`` has what it has."""
+        entry = self.slots.ledger.get(job)
+        if entry is None or job not in self.jobs:
+            return Explanation(job, known=False)
+        pending = sum(
+            1
+            for worker in self.slots.workers.values()
+            for slot in worker.slots.values()
+            if slot.job == job and slot.pending_since is not None
+        )
+        return Explanation(
+            job,
+            known=True,
+            required=requirements_of(entry.required),
+            acquired=requirements_of(entry.held),
+            pending=pending,
+            ahead=sum(1 for other in self.slots.ledger.in_order() if other.order < entry.order and other.missing()),
+            unmet=explain_shortages(self.shortages(job)),
+        )
 
     def check_invariants(self) -> None:
         """Raise AssertionError unless the machine's state is consistent."""

@@ -100,6 +100,7 @@ def build_app(master: MasterPort) -> Starlette:
             Route("/v1/jobs/{job}", api.guarded(api.job)),
             Route("/v1/jobs/{job}", api.guarded(api.cancel), methods=["PATCH"]),
             Route("/v1/jobs/{job}/events", api.guarded(api.job_events)),
+            Route("/v1/jobs/{job}/explain", api.guarded(api.explain)),
             Route("/v1/jobs/{job}/logs", api.guarded(api.log_names)),
             Route("/v1/jobs/{job}/logs/{name}", api.guarded(api.log)),
             Route("/v1/taskmanagers", api.guarded(api.taskmanagers)),
@@ -204,6 +205,10 @@ class Api:
         record = self._record(request)
         after = _integer(request, "after", 0)
         return json_response({"events": self._master.events.of_job(record.job, after)})
+
+    async def explain(self, request: Request) -> Response:
+        """GET /v1/jobs/:jobid/explain: why the job has what it has."""
+        return json_response(views.explanation(self._master.resource_manager, self._record(request)))
 
     async def log_names(self, request: Request) -> Response:
         """GET /v1/jobs/:jobid/logs."""

@@ -10,7 +10,7 @@ from typing import Any
 from slotwise.dispatcher.machine import JobRecord
 from slotwise.jobmaster.machine import JobMaster
 from slotwise.model.job import JobState
-from slotwise.model.requirements import requirements_of
+from slotwise.model.requirements import Requirement, requirements_of
 from slotwise.model.resources import ZERO, ResourceProfile
 from slotwise.protocol.messages import Shortage
 from slotwise.resourcemanager.machine import ResourceManager
@@ -112,10 +112,7 @@ def _is_end(event: Happened) -> bool:
 def _running(master: JobMaster) -> JsonObject:
     report = master.executors.report
     return {
-        "declared": [
-            {"resource": profile(r.profile) if r.profile is not None else None, "count": r.count}
-            for r in requirements_of(master.pool.required)
-        ],
+        "declared": [_requirement(requirement) for requirement in requirements_of(master.pool.required)],
         "held": [
             {
                 "allocation": slot.allocation,
@@ -160,6 +157,27 @@ def shortage(item: Shortage) -> JsonObject:
     }
 
 
+def explanation(manager: ResourceManager, record: JobRecord) -> JsonObject:
+    """GET /v1/jobs/:jobid/explain."""
+    found = manager.explain(record.job)
+    ended = record.result is not None
+    return {
+        "jid": record.job,
+        "phase": record.state.value,
+        "summary": f"the job has ended: {record.result.reason or 'finished'}" if record.result else found.summary,
+        "required": [_requirement(requirement) for requirement in found.required],
+        "acquired": [_requirement(requirement) for requirement in found.acquired],
+        "pending": found.pending,
+        "jobs-ahead": found.ahead,
+        "missing": [] if ended else [{**shortage(unmet.shortage), "help": unmet.help} for unmet in found.unmet],
+    }
+
+
+def _requirement(requirement: Requirement) -> JsonObject:
+    size = requirement.profile
+    return {"resource": profile(size) if size is not None else None, "count": requirement.count}
+
+
 def resources(manager: ResourceManager) -> JsonObject:
     """GET /v1/resources: the cluster's sums and each job's account."""
     total, free = ZERO, ZERO
@@ -171,14 +189,8 @@ def resources(manager: ResourceManager) -> JsonObject:
         accounts.append(
             {
                 "job": account.job,
-                "required": [
-                    {"resource": profile(r.profile) if r.profile is not None else None, "count": r.count}
-                    for r in requirements_of(account.required)
-                ],
-                "acquired": [
-                    {"resource": profile(r.profile) if r.profile is not None else None, "count": r.count}
-                    for r in requirements_of(account.held)
-                ],
+                "required": [_requirement(requirement) for requirement in requirements_of(account.required)],
+                "acquired": [_requirement(requirement) for requirement in requirements_of(account.held)],
                 "missing": [shortage(item) for item in manager.shortages(account.job)],
             }
         )
