@@ -16,8 +16,8 @@ Made from the code by `make docs`; do not edit.
 
 Values come from a YAML file (`--config`), the environment, and `-D key=value`; later wins. Nested maps and dotted keys
 mean the same. Durations are `10 s`, `500 ms`, `5 min`; sizes are `512m`, `4g`; cores are `2` or `0.5`. The
-environment's names begin with `{ENV_PREFIX}`. Names are Flink's where the meaning is the same. An unknown key is refused with the nearest valid one;
-limits that contradict each other are refused at start with the sums.
+environment's names begin with `{ENV_PREFIX}`. Names are Flink's where the meaning is the same. An unknown key is
+refused with the nearest valid one; limits that contradict each other are refused at start with the sums.
 
 Minimum, maximum and redundancy have an effect only where the cluster starts its own workers.
 

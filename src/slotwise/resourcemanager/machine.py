@@ -64,6 +64,7 @@ from slotwise.resourcemanager.sizing import Sizing
 from slotwise.resourcemanager.slot_manager import PendingWorker, SlotManager
 
 _FORGET_AFTER_TIMEOUTS = 10
+_FAILED_CHECK_RETRY_S = 1.0
 
 
 class ResourceManagerConfig(msgspec.Struct, frozen=True):
@@ -340,7 +341,13 @@ class ResourceManager:
         return job.suspended and job.last_heard + _FORGET_AFTER_TIMEOUTS * self.config.heartbeat_timeout_s < now
 
     def _check(self, now: float, effects: Effects) -> None:
-        result = self.slots.check(now)
+        try:
+            result = self.slots.check(now)
+        except Exception as error:
+            # A check that fails must neither go unseen nor silence all later ones (B: SM-01).
+            effects.events.append(Event("check-failed", fields={"error": repr(error)}))
+            self._timers.set("check", now + _FAILED_CHECK_RETRY_S)
+            return
         self._plan = result.plan
         by_worker: dict[WorkerId, list[SlotAllocation]] = {}
         for given in result.given:
