@@ -41,6 +41,7 @@ from slotwise.protocol.effects import (
     WorkerExited,
 )
 from slotwise.protocol.messages import (
+    BlockWorker,
     CancelAccepted,
     CancelJob,
     Envelope,
@@ -48,6 +49,7 @@ from slotwise.protocol.messages import (
     JobRefused,
     Message,
     SubmitJob,
+    WorkerBlocked,
 )
 from slotwise.provisioners.base import Provisioner
 from slotwise.provisioners.standalone import StandaloneProvisioner
@@ -260,14 +262,14 @@ class Master:
 
     # ------------------------------------------------------------------------------------------- clients
 
-    async def ask(self, payload: Message) -> Message:
-        """Send a message to the Dispatcher as a client and wait for its answer."""
+    async def ask(self, payload: Message, to: Address = DISPATCHER) -> Message:
+        """Send a message to the Dispatcher (or ``to``) as a client and wait for the answer."""
         self._next_client += 1
         address = Address(f"client:{self._next_client}")
         answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self._clients[address] = answer
-        envelope = Envelope(self._next_client, DISPATCHER, self.dispatcher.token, address, UNKNOWN_TOKEN, payload)
-        self._actors[DISPATCHER].post(envelope)
+        # A client's first word is an introduction: it need not know the leader's token.
+        self._actors[to].post(Envelope(self._next_client, to, UNKNOWN_TOKEN, address, UNKNOWN_TOKEN, payload))
         return await asyncio.wait_for(answer, 30)
 
     async def submit(self, spec: JobSpec, key: str | None = None) -> JobId:
@@ -283,3 +285,9 @@ class Master:
         if isinstance(answer, CancelAccepted):
             return answer.state
         raise ClusterError(answer.reason if isinstance(answer, JobRefused) else "the cancel was not understood")
+
+    async def block(self, worker: WorkerId, blocked: bool) -> None:
+        """Block or unblock a worker. Raises :class:`ClusterError` for an unknown one."""
+        answer = await self.ask(BlockWorker(worker, blocked), RESOURCE_MANAGER)
+        if not isinstance(answer, WorkerBlocked) or not answer.known:
+            raise ClusterError(f"there is no worker {worker}")

@@ -272,11 +272,16 @@ def cancel(job_id: str, wait: bool, **given: Any) -> int:
 
 
 @click.command()
+@click.option("--block", "block", metavar="ID", help="Give this worker no new slots; it keeps those that it has.")
+@click.option("--unblock", "unblock", metavar="ID", help="Let this worker have new slots again.")
 @master_options
 @json_option
-def workers(as_json: bool, **given: Any) -> int:
+def workers(block: str | None, unblock: str | None, as_json: bool, **given: Any) -> int:
     """List the workers with their slots: total = free + the sum of the slots, to the byte."""
     with connect(given) as client:
+        for worker_id, word in ((block, "true"), (unblock, "false")):
+            if worker_id is not None:
+                client.call("PATCH", f"/v1/taskmanagers/{worker_id}", params={"blocked": word})
         answer = client.call("GET", "/v1/taskmanagers")
     if as_json:
         _print_json(answer)
@@ -285,7 +290,7 @@ def workers(as_json: bool, **given: Any) -> int:
     for worker in answer["taskmanagers"]:
         rows.append(
             (
-                worker["id"],
+                worker["id"] + (" (blocked)" if worker["blocked"] else ""),
                 worker["host"],
                 _size(worker["totalResource"]),
                 _size(worker["freeResource"]),

@@ -375,6 +375,21 @@ class CancelAccepted(msgspec.Struct, frozen=True, tag=True):
     state: JobState
 
 
+class BlockWorker(msgspec.Struct, frozen=True, tag=True):
+    """From a client to the ResourceManager: give the worker no new slots (or again). It keeps those that it has."""
+
+    worker: WorkerId
+    blocked: bool
+
+
+class WorkerBlocked(msgspec.Struct, frozen=True, tag=True):
+    """The answer to a :class:`BlockWorker`; ``known`` is false when there is no such worker."""
+
+    worker: WorkerId
+    blocked: bool
+    known: bool
+
+
 class JobStatus(msgspec.Struct, frozen=True, tag=True):
     """From the JobMaster to the Dispatcher on every change, and repeated until acknowledged when it is final.
 
@@ -427,6 +442,8 @@ Message = (
     | JobRefused
     | CancelJob
     | CancelAccepted
+    | BlockWorker
+    | WorkerBlocked
     | JobStatus
     | JobStatusAcknowledged
 )

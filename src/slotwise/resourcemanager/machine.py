@@ -24,7 +24,7 @@ from slotwise.model.ids import (
     worker_address,
 )
 from slotwise.model.requirements import Counts, counts_of, requirements_of
-from slotwise.model.resources import ZERO, ResourceProfile
+from slotwise.model.resources import ZERO, ResourceProfile, fits
 from slotwise.model.timers import Timers
 from slotwise.protocol.effects import (
     ConnectionClosed,
@@ -37,6 +37,7 @@ from slotwise.protocol.effects import (
 from slotwise.protocol.messages import (
     AllocateSlots,
     AllocationsRefused,
+    BlockWorker,
     DeclareRequirements,
     Envelope,
     JobDone,
@@ -52,6 +53,7 @@ from slotwise.protocol.messages import (
     ShutdownWorker,
     SlotAllocation,
     SlotReport,
+    WorkerBlocked,
     WorkerLeaving,
     WorkerLost,
     WorkerRegistered,
@@ -62,6 +64,7 @@ from slotwise.resourcemanager.explain import Explanation, explain_shortages
 from slotwise.resourcemanager.matching import Plan
 from slotwise.resourcemanager.sizing import Sizing
 from slotwise.resourcemanager.slot_manager import PendingWorker, SlotManager
+from slotwise.resourcemanager.worker_index import PlacementMode
 
 _FORGET_AFTER_TIMEOUTS = 10
 _FAILED_CHECK_RETRY_S = 1.0
@@ -101,7 +104,7 @@ class ResourceManager:
 
     def __init__(self, config: ResourceManagerConfig, token: LeaderToken, ids: IdSource, now: float) -> None:
         self.config = config
-        self.slots = SlotManager(ids, config.sizing)
+        self.slots = SlotManager(ids, config.sizing, PlacementMode(config.placement))
         self.jobs: dict[JobId, _Job] = {}
         self._out = Outbox(RESOURCE_MANAGER, token)
         self._timers = Timers()
@@ -112,6 +115,8 @@ class ResourceManager:
         if config.start_up_grace_s:
             self._timers.set("grace", self._grace_ends)
         self._timers.set("watch", now + 1.0)
+        if config.sizing.min_total is not None or config.sizing.redundant_workers:
+            self._want_check(now)
 
     @property
     def token(self) -> LeaderToken:
@@ -127,7 +132,7 @@ class ResourceManager:
         effects = Effects()
         match stimulus:
             case Envelope():
-                introduces = isinstance(stimulus.payload, RegisterWorker | RegisterJobMaster)
+                introduces = isinstance(stimulus.payload, RegisterWorker | RegisterJobMaster | BlockWorker)
                 if self._out.admit(stimulus, effects, introduces=introduces):
                     self._dispatch(stimulus, now, effects)
             case ConnectionClosed():
@@ -153,6 +158,8 @@ class ResourceManager:
                 self._on_register_job(envelope, message, now, effects)
             case DeclareRequirements() as message:
                 self._on_declare(envelope, message, now, effects)
+            case BlockWorker(worker, blocked):
+                self._on_block(sender, worker, blocked, now, effects)
             case JobDone() as message:
                 if self.jobs.pop(message.job, None) is not None:
                     effects.events.append(Event("job-gone", job=message.job))
@@ -173,6 +180,11 @@ class ResourceManager:
             self._out.send(effects, sender, RegistrationRefused(reason))
             return
         is_new = message.worker not in self.slots.workers
+        if is_new and not self._has_room_for(message):
+            reason = "the cluster is at its maximum"
+            self._out.send(effects, sender, RegistrationRefused(reason))
+            effects.events.append(Event("worker-refused", worker=message.worker, fields={"reason": reason}))
+            return
         self._timers.clear(("gone", message.worker))
         self.slots.register(
             message.worker, message.host, message.pid, message.total, message.default_profile, message.report, now
@@ -185,6 +197,16 @@ class ResourceManager:
             effects.events.append(Event("worker-registered", worker=message.worker, fields=fields))
             self._start_failure = ""
         self._want_check(now)
+
+    def _has_room_for(self, message: RegisterWorker) -> bool:
+        """Whether a worker may join: one that was asked for has its place, and so has one that takes its place."""
+        slots = self.slots
+        if message.worker in slots.pending or message.report.slots:
+            return True
+        if any(pending.total == message.total for pending in slots.pending.values()):
+            return True
+        count = len(slots.workers) + len(slots.pending)
+        return self.config.sizing.admits(slots.total_there(), count, message.total)
 
     def _on_report(self, sender: Address, message: WorkerReport, now: float, effects: Effects) -> None:
         worker = _worker_of(sender)
@@ -215,6 +237,14 @@ class ResourceManager:
         changed = self.slots.report(worker, message.report, now)
         if rolled_back or changed:
             self._want_check(now)
+
+    def _on_block(self, sender: Address, worker: WorkerId, blocked: bool, now: float, effects: Effects) -> None:
+        entry = self.slots.workers.get(worker)
+        if entry is not None and entry.blocked != blocked:
+            entry.blocked = blocked
+            effects.events.append(Event("worker-blocked" if blocked else "worker-unblocked", worker=worker))
+            self._want_check(now)
+        self._out.send(effects, sender, WorkerBlocked(worker, blocked, entry is not None))
 
     def _lose_worker(self, worker: WorkerId, reason: str, now: float, effects: Effects) -> None:
         known = worker in self.slots.workers
@@ -401,8 +431,13 @@ class ResourceManager:
         if self.config.sizing.worker is None:
             return
         idle = [w.idle_since for w in self.slots.workers.values() if w.idle_since is not None and not w.leaving]
-        if idle:
-            self._timers.set("idle", max(now, min(idle) + self.config.sizing.idle_timeout_s))
+        timeout = self.config.sizing.idle_timeout_s
+        due = [since + timeout for since in idle]
+        if due:
+            # Those that are due and still here are needed now; whether they stay so is looked at again and again.
+            later = [at for at in due if at > now]
+            again = now + max(1.0, timeout / 4)
+            self._timers.set("idle", min([*later, again] if len(later) < len(due) else later))
 
     def _release_idle(self, now: float, effects: Effects) -> None:
         for worker in self.slots.idle_workers(now):
@@ -443,6 +478,9 @@ class ResourceManager:
                 largest = shape.total if shape else max((w.total for w in workers), key=lambda t: t.memory_bytes)
                 detail = f"a slot of {profile} is larger than any worker ({largest})"
                 found.append(Shortage(profile, count, ShortageReason.TOO_LARGE, detail, final=shape is not None))
+            elif shape is None and self._is_blocked_capacity(profile):
+                detail = "there is room for it on blocked workers only"
+                found.append(Shortage(profile, count, ShortageReason.BLOCKED, detail))
             elif shape is None:
                 detail = f"{len(workers)} worker(s) registered, none with room for it"
                 found.append(Shortage(profile, count, ShortageReason.NO_WORKERS, detail))
@@ -450,6 +488,12 @@ class ResourceManager:
                 detail = f"{len(workers)} worker(s) of {shape.total} are all that is allowed"
                 found.append(Shortage(profile, count, ShortageReason.CLUSTER_FULL, detail))
         return found
+
+    def _is_blocked_capacity(self, profile: ResourceProfile | None) -> bool:
+        return any(
+            entry.blocked and fits(entry.default_profile if profile is None else profile, entry.free)
+            for entry in self.slots.workers.values()
+        )
 
     def explain(self, job: JobId) -> Explanation:
         """Why ``job`` has what it has."""

@@ -181,10 +181,10 @@ class World:
         """Ask for the end of a job."""
         return self.ask(CancelJob(job))
 
-    def ask(self, payload: Message) -> Message:
-        """A client's message to the Dispatcher, and the answer."""
+    def ask(self, payload: Message, to: Address = DISPATCHER) -> Message:
+        """A client's message to the Dispatcher (or ``to``), and the answer."""
         client = Address(f"client:{next(self._clients)}")
-        self.deliver(Envelope(0, DISPATCHER, self.dispatcher.token, client, UNKNOWN_TOKEN, payload))
+        self.deliver(Envelope(0, to, UNKNOWN_TOKEN, client, UNKNOWN_TOKEN, payload))
         self.run_until(lambda: client in self._answers, 10)
         return self._answers.pop(client)
 

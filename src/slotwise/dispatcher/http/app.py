@@ -72,6 +72,10 @@ class MasterPort(Protocol):
         """Cancel a job."""
         ...
 
+    async def block(self, worker: WorkerId, blocked: bool) -> None:
+        """Block or unblock a worker."""
+        ...
+
 
 class Problem(Exception):
     """An answer other than success."""
@@ -104,6 +108,7 @@ def build_app(master: MasterPort) -> Starlette:
             Route("/v1/jobs/{job}/logs", api.guarded(api.log_names)),
             Route("/v1/jobs/{job}/logs/{name}", api.guarded(api.log)),
             Route("/v1/taskmanagers", api.guarded(api.taskmanagers)),
+            Route("/v1/taskmanagers/{worker}", api.guarded(api.block), methods=["PATCH"]),
             Route("/v1/resources", api.guarded(api.resources)),
             WebSocketRoute("/v1/workers/stream", stream.serve),
         ]
@@ -244,6 +249,17 @@ class Api:
     async def taskmanagers(self, _: Request) -> Response:
         """GET /v1/taskmanagers."""
         return json_response(views.taskmanagers(self._master.resource_manager, monotonic()))
+
+    async def block(self, request: Request) -> Response:
+        """PATCH /v1/taskmanagers/:taskmanagerid?blocked=true|false: whether it may get new slots."""
+        word = request.query_params.get("blocked", "")
+        if word not in ("true", "false"):
+            raise Problem(HTTPStatus.BAD_REQUEST, "say blocked=true or blocked=false")
+        try:
+            await self._master.block(WorkerId(request.path_params["worker"]), word == "true")
+        except ClusterError as error:
+            raise Problem(HTTPStatus.NOT_FOUND, str(error)) from error
+        return json_response({"id": request.path_params["worker"], "blocked": word == "true"})
 
     async def resources(self, _: Request) -> Response:
         """GET /v1/resources."""

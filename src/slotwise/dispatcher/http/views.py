@@ -51,7 +51,7 @@ def worker(entry: Worker, now: float) -> JsonObject:
         "totalResource": profile(entry.total),
         "freeResource": profile(entry.free),
         "defaultSlotResource": profile(entry.default_profile),
-        "blocked": False,
+        "blocked": entry.blocked,
         "leaving": entry.leaving,
         "rss_bytes": entry.rss_bytes,
         "allocatedSlots": [

@@ -1,0 +1,1 @@
+"""The programs that Slotwise is measured beside. Nothing of them is shipped or imported by the project."""
