@@ -89,7 +89,7 @@ class WorkerProcess:
         self._shipper = LogShipper(self._stream.send)
         bridge = BridgeServer(lambda allocation, report: self._actor.post(DriverSaid(allocation, report)))
         await bridge.start()
-        launcher = SparkLauncher(bridge, options.host)
+        launcher = SparkLauncher(bridge, options.host, options.total.extended)
         self._runner = SlotRunner(options.directory, launcher, self._shipper, self._on_process)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal, number)

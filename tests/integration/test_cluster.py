@@ -72,6 +72,25 @@ def test_py_files_files_and_properties_reach_driver_and_executors(cluster: Clust
     assert "7 from the command line" in done.stdout
 
 
+def test_executors_get_units_of_an_extended_resource_that_nobody_else_has(cluster: Cluster) -> None:
+    extra = cluster.start_worker("--cpus", "3", "--memory", "6g", "--resource", "gpu=2")
+    wait_for(lambda: len(cluster.json("workers")["taskmanagers"]) == 3, 30, "the third worker")
+    resource = ("--conf", "spark.executor.resource.gpu.amount=1", "--conf", "spark.task.resource.gpu.amount=1")
+    job = submit(cluster, *resource, "--num-executors", "2", str(PROGRAMS / "resources.py"))
+    wait_for(lambda: cluster.json("job", job).get("executors", {}).get("registered") == 2, 60, "both executors")
+    holders = [w for w in cluster.json("workers")["taskmanagers"] if w["totalResource"]["extendedResources"]]
+    gpus = [slot["resource"]["extendedResources"].get("gpu", 0) for slot in holders[0]["allocatedSlots"]]
+    assert sum(gpus) == 2
+    assert holders[0]["freeResource"]["extendedResources"] == {}
+    assert wait_end(cluster, job)["phase"] == "FINISHED"
+    text = cluster.sandbox.run("logs", job).stdout
+    assert "addresses ['0', '1']" in text
+    assert "each {1}" in text
+    extra.send_signal(signal.SIGTERM)
+    assert extra.wait(30) == 0
+    wait_for(lambda: len(cluster.json("workers")["taskmanagers"]) == 2, 10, "its leaving")
+
+
 def test_three_jobs_at_once_with_different_sizes_get_slots_of_exactly_those_sizes(cluster: Cluster) -> None:
     mib = 1024 * 1024
     sizes = {"512m": 512 + 256, "640m": 640 + 256, "777m": 777 + 256}

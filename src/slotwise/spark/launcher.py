@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,12 +27,39 @@ class _Installed:
     jar: Path
 
 
-class SparkLauncher:
-    """Knows this machine's Java and Spark, found at the first use. ``host`` is how other workers reach this one."""
+class ResourceAddresses:
+    """Which unit of an extended resource (the GPU 0, 1, …) belongs to which slot, so that no two executors share one.
 
-    def __init__(self, bridge: BridgeServer, host: str) -> None:
+    A worker with ``amount`` of a resource has the addresses 0 … amount − 1.
+    """
+
+    def __init__(self, total: Iterable[tuple[str, int]]) -> None:
+        self._free = {name: [str(unit) for unit in range(amount)] for name, amount in total}
+        self._given: dict[AllocationId, dict[str, tuple[str, ...]]] = {}
+
+    def give(self, allocation: AllocationId, wanted: Iterable[tuple[str, int]]) -> dict[str, tuple[str, ...]]:
+        """Addresses for a slot. The slot table has made sure that there are enough."""
+        given = {}
+        for name, amount in wanted:
+            free = self._free.get(name, [])
+            given[name], self._free[name] = tuple(free[:amount]), free[amount:]
+        self._given[allocation] = given
+        return given
+
+    def take_back(self, allocation: AllocationId) -> None:
+        """The slot's process has ended."""
+        for name, addresses in self._given.pop(allocation, {}).items():
+            self._free[name] = sorted([*self._free[name], *addresses], key=int)
+
+
+class SparkLauncher:
+    """Knows this machine's Java and Spark, found at the first use. ``host`` is how other workers reach this one;
+    ``extended`` are the worker's extended resources."""
+
+    def __init__(self, bridge: BridgeServer, host: str, extended: Iterable[tuple[str, int]] = ()) -> None:
         self._bridge = bridge
         self._host = host
+        self._addresses = ResourceAddresses(extended)
         self._lock = asyncio.Lock()
         self._installed: _Installed | None = None
 
@@ -52,6 +80,9 @@ class SparkLauncher:
             bridge_token=self._bridge.admit(allocation) if isinstance(spec, DriverProcess) else "",
             python_zips=installed.spark.python_zips,
             base_env=os.environ,
+            resource_addresses=(
+                self._addresses.give(allocation, spec.size.extended) if isinstance(spec, ExecutorProcess) else {}
+            ),
         )
         if isinstance(spec, ExecutorProcess):
             return [_slot_command(launch.executor_command(spec, slot), f"{process}.log")]
@@ -67,7 +98,8 @@ class SparkLauncher:
         self._bridge.tell(allocation, directives)
 
     def ended(self, allocation: AllocationId) -> None:
-        """Forget the driver's token."""
+        """Forget the driver's token, and free the addresses of the slot's resources."""
+        self._addresses.take_back(allocation)
         self._bridge.dismiss(allocation)
 
     async def _find(self) -> _Installed:
