@@ -485,7 +485,8 @@ class ResourceManager:
                 detail = f"{len(workers)} worker(s) registered, none with room for it"
                 found.append(Shortage(profile, count, ShortageReason.NO_WORKERS, detail))
             else:
-                detail = f"{len(workers)} worker(s) of {shape.total} are all that is allowed"
+                there = len(workers) + len(self.slots.pending)
+                detail = f"{there} worker(s) of {shape.total} are all that is allowed"
                 found.append(Shortage(profile, count, ShortageReason.CLUSTER_FULL, detail))
         return found
 
