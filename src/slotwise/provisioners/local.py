@@ -50,6 +50,9 @@ class LocalProvisioner:
 
     def start_worker(self, worker: WorkerId, total: ResourceProfile, default_profile: ResourceProfile) -> None:
         """Start a worker process; its output goes to ``<directory>/<worker>.log``."""
+        if self._closing:
+            # The minimum would be refilled for ever while its workers are being ended.
+            return
         argv = [
             sys.executable,
             *("-m", "slotwise", "worker", "--master", self._master_url, "--token-file", str(self._token_file)),
