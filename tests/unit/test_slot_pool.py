@@ -48,7 +48,7 @@ def test_sp_03_the_pool_and_the_resource_manager_agree_on_what_is_missing(
     wanted: Counts = {None: unknown} if unknown else {}
     wanted.update(required.items())
     pool, ledger, job = SlotPool(), Ledger(), JobId("job")
-    pool.required = {profile: 100 for profile in held}
+    pool.required = dict.fromkeys(held, 100)
     numbers = itertools.count()
     for profile, count in held.items():
         for _ in range(count):
