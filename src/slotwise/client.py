@@ -25,7 +25,7 @@ _FINAL = ("FINISHED", "FAILED", "CANCELED")
 def state_directory() -> Path:
     """Where this user's clusters keep their address, token, records and logs."""
     override = os.environ.get("SLOTWISE_STATE_DIR")
-    return Path(override) if override else Path(platformdirs.user_state_dir("slotwise"))
+    return Path(override).absolute() if override else Path(platformdirs.user_state_dir("slotwise"))
 
 
 def default_token_file() -> Path:
@@ -49,7 +49,9 @@ def read_token(file: Path | None) -> str:
         return token
     path = file or default_token_file()
     try:
-        return path.read_text().strip()
+        return path.read_text(encoding="ascii").strip()
+    except UnicodeDecodeError as error:
+        raise ClusterError(f"{path} is not a token file: it holds more than plain text") from error
     except OSError as error:
         raise ClusterError(
             f"no token: cannot read {path} ({error.strerror}); start a master here, "
@@ -62,9 +64,12 @@ class Client:
 
     def __init__(self, url: str, token: str) -> None:
         self.url = url.rstrip("/")
-        self._http = httpx.Client(
-            base_url=self.url, headers={"Authorization": f"Bearer {token}"}, timeout=30, trust_env=False
-        )
+        try:
+            self._http = httpx.Client(
+                base_url=self.url, headers={"Authorization": f"Bearer {token}"}, timeout=30, trust_env=False
+            )
+        except httpx.InvalidURL as error:
+            raise ClusterError(f"--master {url}: {error}; write http://HOST:PORT") from error
 
     def __enter__(self) -> Client:
         return self
@@ -78,14 +83,17 @@ class Client:
         """One call; the decoded JSON answer."""
         try:
             answer = self._http.request(method, path, **arguments)
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise ClusterError(
                 f"no master answers at {self.url} ({error}); start one with `slotwise cluster start`, "
                 "or name it with --master"
             ) from error
         if answer.is_error:
             raise ClusterError(_problem(answer))
-        return answer.json()
+        try:
+            return answer.json()
+        except ValueError as error:
+            raise ClusterError(f"{self.url} does not answer as a Slotwise master does") from error
 
     def submit(self, spec: JobSpec) -> str:
         """Submit a job and return its id. Repeated when the connection breaks, under one idempotency key."""

@@ -55,14 +55,11 @@ from slotwise.provisioners.base import Provisioner
 from slotwise.provisioners.standalone import StandaloneProvisioner
 from slotwise.resourcemanager.machine import ResourceManager, ResourceManagerConfig
 from slotwise.runtime.actor import Actor
-from slotwise.runtime.clock import RandomIds, monotonic
+from slotwise.runtime.clock import RandomIds, monotonic, unix_time
 from slotwise.runtime.events import EventLog
 from slotwise.runtime.logs import LogStore
 
 log = structlog.get_logger(__name__)
-
-# One leadership for the life of the process: whoever takes over must begin above it.
-FIRST_TOKEN = LeaderToken(1)
 
 
 class MasterOptions(msgspec.Struct, frozen=True):
@@ -99,7 +96,8 @@ class Master:
     @property
     def url(self) -> str:
         """Where the master listens."""
-        return f"http://{self.options.host}:{self.port}"
+        host = f"[{self.options.host}]" if ":" in self.options.host else self.options.host
+        return f"http://{host}:{self.port}"
 
     # ------------------------------------------------------------------------------------------- life
 
@@ -114,9 +112,11 @@ class Master:
         if provisioner is not None:
             self._provisioner = provisioner(self)
         now = monotonic()
+        # One leadership for the life of the process, above those of all processes before it.
+        token = LeaderToken(int(unix_time() * 1000))
         config = msgspec.structs.replace(self.options.resource_manager, version=__version__)
-        self.resource_manager = ResourceManager(config, FIRST_TOKEN, self._ids, now)
-        self.dispatcher = Dispatcher(DispatcherConfig(), FIRST_TOKEN, self._ids)
+        self.resource_manager = ResourceManager(config, token, self._ids, now)
+        self.dispatcher = Dispatcher(DispatcherConfig(), token, self._ids)
         self._start_actor(RESOURCE_MANAGER, self.resource_manager)
         self._start_actor(DISPATCHER, self.dispatcher)
         server = uvicorn.Server(
@@ -165,7 +165,11 @@ class Master:
             self.crashed.set_result(f"{name} failed: {error!r}")
 
     async def close(self, grace_s: float = 10.0) -> None:
-        """End the workers, then the server, then the actors."""
+        """End the jobs' actors, so that nothing is restarted or requested any more; then the workers, the server, the
+        rest.
+        """
+        for address in [address for address in self._actors if address != RESOURCE_MANAGER]:
+            await self._actors[address].stop()
         await self._provisioner.close(grace_s)
         if self._server is not None and self._serving is not None:
             self._server.should_exit = True
@@ -183,7 +187,8 @@ class Master:
             except OSError as error:
                 log.error("cannot write the job's record", job=record.job, error=str(error))
                 if isinstance(record, PersistJob):
-                    # Not durable, so not acknowledged: the client is told instead.
+                    # Not durable, so not acknowledged: the job is none, and the client is told.
+                    self.dispatcher.forget(record.job)
                     self._refuse_all(effects, f"the master cannot write the job's record: {error}")
         by_worker: dict[Address, list[Envelope]] = {}
         for envelope in effects.send:
@@ -270,7 +275,10 @@ class Master:
         self._clients[address] = answer
         # A client's first word is an introduction: it need not know the leader's token.
         self._actors[to].post(Envelope(self._next_client, to, UNKNOWN_TOKEN, address, UNKNOWN_TOKEN, payload))
-        return await asyncio.wait_for(answer, 30)
+        try:
+            return await asyncio.wait_for(answer, 30)
+        except TimeoutError:
+            raise ClusterError("the master did not answer within 30 s; see its log") from None
 
     async def submit(self, spec: JobSpec, key: str | None = None) -> JobId:
         """Submit a job. Raises :class:`ClusterError` with the reason when it is refused."""

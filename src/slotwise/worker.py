@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import shutil
 import signal
@@ -114,9 +113,6 @@ class WorkerProcess:
             await self._actor.stop()
             await bridge.close()
             shutil.rmtree(options.directory, ignore_errors=True)
-            with contextlib.suppress(OSError):
-                # The last one turns off the light.
-                options.directory.parent.rmdir()
 
     async def _watch_memory(self, machine: TaskExecutor) -> None:
         process = psutil.Process()

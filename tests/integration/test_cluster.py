@@ -252,10 +252,14 @@ def test_the_port_needs_the_token(cluster: Cluster) -> None:
 
 
 def test_a_worker_that_gets_sigterm_leaves_at_once_and_its_job_goes_on(cluster: Cluster) -> None:
-    extra = cluster.start_worker("--cpus", "2", "--memory", "2g")
+    folder = cluster.sandbox.directory / "mine"
+    folder.mkdir()
+    (folder / "data.txt").write_text("precious")
+    extra = cluster.start_worker("--cpus", "2", "--memory", "2g", "--directory", str(folder))
     wait_for(lambda: len(cluster.json("workers")["taskmanagers"]) == 3, 30, "the third worker")
     extra.send_signal(signal.SIGTERM)
     assert extra.wait(30) == 0
+    assert [path.name for path in folder.iterdir()] == ["data.txt"]
     wait_for(lambda: len(cluster.json("workers")["taskmanagers"]) == 2, 10, "its leaving")
 
 

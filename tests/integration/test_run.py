@@ -174,6 +174,21 @@ def test_an_executor_larger_than_any_worker_fails_at_once_with_both_sizes(sandbo
     assert "hello from plain" not in done.stdout
 
 
+def test_when_nobody_reads_the_output_any_more_the_job_is_cancelled_and_not_run_again(sandbox: Sandbox) -> None:
+    process = sandbox.start("run", *TWO_WORKERS, *SMALL, str(PROGRAMS / "talks.py"), "2000")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "line 0\n"
+    process.stdout.close()
+    assert process.wait(60) == 130
+    assert len(list((sandbox.directory / "state").glob("runs/*/jobs/*/logs/driver-*.out"))) == 1
+
+
+def test_a_process_that_a_program_detaches_ends_with_its_slot(sandbox: Sandbox) -> None:
+    done = sandbox.run("run", *TWO_WORKERS, *SMALL, str(PROGRAMS / "talks.py"), "1")
+    assert done.returncode == 0
+    assert sandbox.processes("sleep 600") == []
+
+
 def test_two_embedded_clusters_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
     sandboxes = []
     for name in "ab":

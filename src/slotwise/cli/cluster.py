@@ -74,7 +74,8 @@ def start(**given: Any) -> int:
         ("--config", "config_file"),
     ):
         if given[name] is not None:
-            argv += [option, str(given[name])]
+            value = given[name].absolute() if isinstance(given[name], Path) else given[name]
+            argv += [option, str(value)]
     for setting in given["settings"]:
         argv += ["-D", setting]
     with log.open("ab") as output:

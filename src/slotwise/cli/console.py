@@ -33,6 +33,9 @@ class Screen:
         """One line of ours."""
         if not self._quiet:
             self._clear()
+            if not self._at_line_start and sys.stderr.isatty():
+                sys.stderr.write("\n")
+                self._at_line_start = True
             sys.stderr.write(f"slotwise: {text}\n")
             sys.stderr.flush()
 
@@ -134,7 +137,8 @@ def event_line(event: Happened) -> str | None:
 
 def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """A plain table on standard output; bold headers on terminals that show them."""
-    text = [[str(cell) for cell in row] for row in rows]
+    # Names come from others: nothing of them may move the terminal's cursor.
+    text = [["".join(c if c.isprintable() else "?" for c in str(cell)) for cell in row] for row in rows]
     widths = [max(len(row[i]) for row in [list(headers), *text]) for i in range(len(headers))]
     bold = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     line = "  ".join(header.ljust(width) for header, width in zip(headers, widths, strict=True)).rstrip()

@@ -89,10 +89,14 @@ async def _master(given: dict[str, Any]) -> int:
         click.echo(
             "slotwise: workers come by themselves here: minimum, maximum and redundancy have no effect", err=True
         )
-    stop = asyncio.Event()
+    stop, hurry = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
+
+    def on_signal() -> None:
+        (hurry if stop.is_set() else stop).set()
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, on_signal)
     await service.start(provisioner if shape is not None else None)
     click.echo(f"slotwise: master listens on {service.url} (token in {token_file})", err=True)
     address_file = given["address_file"]
@@ -108,17 +112,17 @@ async def _master(given: dict[str, Any]) -> int:
         if service.crashed.done():
             raise SlotwiseError(f"internal error: {service.crashed.result()}")
         click.echo("slotwise: stopping", err=True)
-        await _cancel_all(service)
+        await _cancel_all(service, hurry)
     finally:
         stopping.cancel()
-        await service.close()
+        await service.close(0.0 if hurry.is_set() else 10.0)
         if address_file is not None:
             address_file.unlink(missing_ok=True)
     return 0
 
 
-async def _cancel_all(service: Any, limit_s: float = 20.0) -> None:
-    """Jobs end before their workers do."""
+async def _cancel_all(service: Any, hurry: asyncio.Event, limit_s: float = 20.0) -> None:
+    """Jobs end before their workers do, unless a second signal says that there is no time for it."""
     from slotwise.model.errors import ClusterError
 
     records = service.dispatcher.jobs.values()
@@ -128,6 +132,8 @@ async def _cancel_all(service: Any, limit_s: float = 20.0) -> None:
                 await service.cancel(record.job)
     deadline = asyncio.get_running_loop().time() + limit_s
     while not all(record.released for record in records) and asyncio.get_running_loop().time() < deadline:
+        if hurry.is_set():
+            return
         await asyncio.sleep(0.05)
 
 
@@ -172,7 +178,9 @@ def _token(file: Path) -> str:
 @click.option("--default-slot", metavar="CPUS:BYTES", hidden=True)
 @click.option("--host", help="Address under which other workers reach this one [default: loopback or found].")
 @click.option("--worker-id", hidden=True)
-@click.option("--directory", type=click.Path(path_type=Path), help="Where slots keep their files while they exist.")
+@click.option(
+    "--directory", type=click.Path(path_type=Path), help="Folder for slots' files; they are removed with the slots."
+)
 @config_options
 @_LOG_LEVEL
 def worker(**given: Any) -> int:
@@ -209,7 +217,8 @@ def worker(**given: Any) -> int:
         host=given["host"] or _own_address(url),
         total=total,
         default_profile=default,
-        directory=(given["directory"] or _scratch_base() / worker_id).absolute(),
+        # A folder of the worker's own: it is removed at the end, and what else is in the named one is not ours.
+        directory=(given["directory"] or _scratch_base()).absolute() / worker_id,
         heartbeat_interval_s=configuration.get("heartbeat.interval"),
         heartbeat_timeout_s=configuration.get("heartbeat.timeout"),
         registration_timeout_s=configuration.get("taskmanager.registration.timeout"),

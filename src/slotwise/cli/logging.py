@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 
 import structlog
+
+
+class _QuietlyFailing(structlog.PrintLogger):
+    """A log that cannot be written must not take down what it reports on."""
+
+    def msg(self, message: str) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            super().msg(message)
+
+    debug = info = warning = error = critical = log = exception = msg
 
 
 def configure_logging(level: str) -> None:
@@ -19,6 +30,6 @@ def configure_logging(level: str) -> None:
             structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"], bool_as_flag=False),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=lambda *_: _QuietlyFailing(sys.stderr),
         cache_logger_on_first_use=True,
     )

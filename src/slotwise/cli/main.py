@@ -103,4 +103,8 @@ def main(argv: list[str] | None = None) -> None:
         # The reader of our output went away (as in `slotwise jobs | head`): nothing to say, and nobody to say it to.
         sys.stderr.close()
         code = 0
+    except OSError as error:
+        where = f" ({error.filename})" if error.filename else ""
+        click.echo(f"slotwise: {error.strerror or error}{where}", err=True)
+        code = 1
     sys.exit(code if isinstance(code, int) else 0)

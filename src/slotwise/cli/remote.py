@@ -120,7 +120,7 @@ class _Follower:
                 thread.start()
 
     def _follow(self, name: str) -> None:
-        with contextlib.suppress(ClusterError):
+        with contextlib.suppress(ClusterError, BrokenPipeError):
             for data in self._client.log(self._job, name, follow=True):
                 self._screen.passthrough(data, error=name.endswith(".err"))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import os
 import shutil
 import signal
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import click
 
 from slotwise.cli.console import Screen, Tail, event_line, job_line
+from slotwise.cli.logging import configure_logging
 from slotwise.cli.options import config_options, job_options, job_spec, local_options
 from slotwise.client import state_directory
 from slotwise.config import Configuration, load
@@ -22,6 +24,7 @@ from slotwise.model.ids import JobId
 from slotwise.model.job import JobResult, JobSpec, JobState
 from slotwise.model.resources import parse_bytes, parse_cpu
 from slotwise.resourcemanager.sizing import WorkerShape
+from slotwise.runtime.children import claim, is_abandoned
 from slotwise.runtime.events import Happened
 from slotwise.spark.home import find_spark
 from slotwise.spark.java import find_java
@@ -68,10 +71,12 @@ def run_directory() -> Path:
     base = state_directory() / "runs"
     base.mkdir(mode=0o700, parents=True, exist_ok=True)
     for old in sorted(path for path in base.iterdir() if path.is_dir())[: -_KEPT_RUNS + 1]:
-        shutil.rmtree(old, ignore_errors=True)
+        if is_abandoned(old):
+            shutil.rmtree(old, ignore_errors=True)
     stamp = datetime.datetime.now(tz=datetime.UTC).strftime("%Y%m%dT%H%M%S.%f")
     directory = base / stamp
     directory.mkdir(mode=0o700)
+    claim(directory)
     return directory
 
 
@@ -108,10 +113,12 @@ class EmbeddedRun:
         self._max_workers = max_workers
         self._screen = screen
         self._interrupts = 0
+        self._reader_gone = False
         self._tails: dict[str, Tail] = {}
 
     def execute(self) -> Outcome:
         """Run to the end. Raises :class:`SlotwiseError` when this machine lacks something or the cluster fails."""
+        configure_logging("warning")
         # Before anything is started: the workers run on this machine, so what is missing here is missing there.
         find_java(spark_version=find_spark().version)
         return asyncio.run(self._execute())
@@ -198,7 +205,18 @@ class EmbeddedRun:
             if path.suffix in (".out", ".err"):
                 data = self._tails.setdefault(path.name, Tail(path)).read()
                 if data:
-                    self._screen.passthrough(data, error=path.suffix == ".err")
+                    self._show(data, error=path.suffix == ".err")
+
+    def _show(self, data: bytes, *, error: bool) -> None:
+        """Pass output through. When nobody reads it any more (as in `| head`), the job is cancelled as by Ctrl-C."""
+        if self._reader_gone:
+            return
+        try:
+            self._screen.passthrough(data, error=error)
+        except BrokenPipeError:
+            self._reader_gone = True
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            os.kill(os.getpid(), signal.SIGINT)
 
     def _tell(self, result: JobResult, logs: Path) -> None:
         if result.state is JobState.FINISHED:

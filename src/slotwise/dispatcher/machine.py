@@ -113,6 +113,12 @@ class Dispatcher:
         effects.events.append(Event("submitted", job, fields={"name": message.spec.name}))
         self._out.send(effects, sender, JobAccepted(job))
 
+    def forget(self, job: JobId) -> None:
+        """A job whose record could not be written was never accepted."""
+        record = self.jobs.pop(job, None)
+        if record is not None:
+            del self._by_key[record.key]
+
     def _on_cancel(self, sender: Address, job: JobId, now: float, effects: Effects) -> None:
         record = self.jobs.get(job)
         if record is None:

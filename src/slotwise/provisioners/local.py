@@ -58,7 +58,7 @@ class LocalProvisioner:
             *("-m", "slotwise", "worker", "--master", self._master_url, "--token-file", str(self._token_file)),
             *("--worker-id", worker, "--cpus", _cores(total.cpu_milli), "--memory", str(total.memory_bytes)),
             *("--default-slot", f"{_cores(default_profile.cpu_milli)}:{default_profile.memory_bytes}"),
-            *("--directory", str(self._directory / worker)),
+            *("--directory", str(self._directory)),
             *self._options,
         ]
         for name, amount in total.extended:

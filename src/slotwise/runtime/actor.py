@@ -90,5 +90,6 @@ class Actor:
                 with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(self._wake.wait(), None if due is None else due - now)
         except Exception as error:
-            log.exception("machine failed", actor=self.name)
+            # Told first: logging can fail as well, on a full disk for one.
             self._on_crash(self.name, error)
+            log.exception("machine failed", actor=self.name)

@@ -85,6 +85,20 @@ def signal_group(pid: int, number: int) -> None:
         os.killpg(pid, number)
 
 
+def kill_marked(variable: str, value: str) -> int:
+    """Kill every process of this user whose environment has ``variable`` = ``value``; returns how many there were.
+
+    For what a program has detached from its group: it has inherited the mark all the same.
+    """
+    killed = 0
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.environ().get(variable) == value:
+                process.kill()
+                killed += 1
+    return killed
+
+
 class ChildRecords:
     """The list of started groups in ``file``, for :func:`sweep`."""
 

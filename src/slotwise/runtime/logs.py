@@ -13,8 +13,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+import structlog
+
 from slotwise.model.ids import JobId
 from slotwise.protocol.codec import LogData, LogPosition
+
+log = structlog.get_logger(__name__)
 
 _CHUNK_BYTES = 256 * 1024
 _POLL_S = 0.1
@@ -105,7 +109,7 @@ class LogStore:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._sizes: dict[Path, int] = {}
+        self._failed: set[Path] = set()
 
     def path(self, job: JobId, name: str) -> Path | None:
         """Where a log of a job is, or None for a name that no log can have."""
@@ -125,17 +129,20 @@ class LogStore:
         path = self.path(JobId(chunk.job), chunk.name)
         if path is None:
             return None
-        size = self._sizes.get(path)
-        if size is None:
-            path.parent.mkdir(parents=True, exist_ok=True)
+        try:
             size = path.stat().st_size if path.exists() else 0
-        if chunk.offset > size:
-            return LogPosition(chunk.job, chunk.name, size)
-        fresh = chunk.data[size - chunk.offset :]
-        if fresh:
-            with path.open("ab") as file:
-                file.write(fresh)
-        self._sizes[path] = size + len(fresh)
+            if chunk.offset > size:
+                return LogPosition(chunk.job, chunk.name, size)
+            fresh = chunk.data[size - chunk.offset :]
+            if fresh:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with path.open("ab") as file:
+                    file.write(fresh)
+        except OSError as error:
+            # The sender asks again with its next chunk; a worker's stream must not break for it.
+            if path not in self._failed:
+                self._failed.add(path)
+                log.error("cannot keep a job's output", job=chunk.job, file=chunk.name, error=str(error))
         return None
 
 

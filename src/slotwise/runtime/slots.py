@@ -24,12 +24,13 @@ from slotwise.model.ids import AllocationId, JobId
 from slotwise.model.process import DriverDirectives, ProcessSpec
 from slotwise.protocol.effects import CleanSlot, EndProcess, ProcessChanged, StartProcess, TellDriver
 from slotwise.protocol.messages import ProcessPhase, ProcessStatus
-from slotwise.runtime.children import ChildRecords, signal_group, start_child, wait_exit
+from slotwise.runtime.children import ChildRecords, kill_marked, signal_group, start_child, wait_exit
 from slotwise.runtime.logs import LogShipper, tail_lines
 
 log = structlog.get_logger(__name__)
 
 _GRACE_S = 10.0
+_MARK = "SLOT_ALLOCATION"
 _HELPER_GRACE_S = 5.0
 
 
@@ -147,6 +148,8 @@ class SlotRunner:
         finally:
             for child in running.children:
                 await self._end_child(child, _HELPER_GRACE_S)
+            if running.children:
+                await asyncio.to_thread(kill_marked, _MARK, start.allocation)
             self._launcher.ended(start.allocation)
         if code != 0 and not running.ending:
             tail = tail_lines(running.logs)
@@ -170,7 +173,7 @@ class SlotRunner:
                 file.write(text)
         out = slot_dir / command.stdout
         err = slot_dir / command.stderr
-        env = dict(command.env)
+        env = {**command.env, _MARK: slot_dir.name}
         if running.children and command.helper_pid_variable:
             env[command.helper_pid_variable] = str(running.children[0].pid)
         with out.open("ab") as stdout, err.open("ab") as stderr:

@@ -202,7 +202,10 @@ class Api:
         record = self._record(request)
         if request.query_params.get("mode", "cancel") != "cancel":
             raise Problem(HTTPStatus.BAD_REQUEST, "the only mode is 'cancel'")
-        state = await self._master.cancel(record.job)
+        try:
+            state = await self._master.cancel(record.job)
+        except ClusterError as error:
+            raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, str(error)) from error
         return json_response({"jid": record.job, "state": state.value}, HTTPStatus.ACCEPTED)
 
     async def job_events(self, request: Request) -> Response:
@@ -270,7 +273,7 @@ def _integer(request: Request, name: str, default: int) -> int:
     text = request.query_params.get(name)
     if text is None:
         return default
-    if not text.isdigit():
+    if not (text.isascii() and text.isdecimal()):
         raise Problem(HTTPStatus.BAD_REQUEST, f"{name} must be a whole number, not {text!r}")
     return int(text)
 
