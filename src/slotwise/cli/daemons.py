@@ -224,7 +224,13 @@ def worker(**given: Any) -> int:
         registration_timeout_s=configuration.get("taskmanager.registration.timeout"),
         slot_timeout_s=configuration.get("taskmanager.slot.timeout"),
     )
-    return asyncio.run(WorkerProcess(options).run())
+    try:
+        return asyncio.run(WorkerProcess(options).run())
+    finally:
+        if given["directory"] is None:
+            # The shared folder goes with the last worker in it.
+            with contextlib.suppress(OSError):
+                _scratch_base().rmdir()
 
 
 def _scratch_base() -> Path:
