@@ -30,10 +30,6 @@ class Outbox:
             return True
         return False
 
-    def forget(self, leader: Address) -> None:
-        """Drop what is known of a leader that is no longer of interest."""
-        self._known.pop(leader, None)
-
     def send(self, effects: Effects, to: Address, payload: Message, to_token: LeaderToken | None = None) -> None:
         """Add a message to ``effects``, with the known token of ``to`` unless one is given."""
         token = self.known_token(to) if to_token is None else to_token

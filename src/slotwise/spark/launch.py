@@ -188,7 +188,7 @@ def executor_command(process: ExecutorProcess, slot: SlotContext) -> Command:
     if "SPARK_HOME" in launch.env:
         env["SPARK_HOME"] = str(slot.spark_home)
     env.setdefault("PYTHONHASHSEED", "0")
-    # As in local mode: a module that lies beside the program can be imported by its functions, if this host has it.
+    # As in local mode: a module in the job's working directory can be imported by its functions, if this host has it.
     _append(env, "PYTHONPATH", [process.working_dir])
     _with_address(env, host)
     _with_library_path(env, launch.library_path)
