@@ -1,6 +1,6 @@
 """The record of jobs on disk: one directory a job, written before a submission is acknowledged.
 
-``job.json`` holds the specification, ``result.json`` how it ended. Each is written whole: to a file beside it,
+``job.json`` holds the specification, ``progress.json`` how far it is, ``result.json`` how it ended. Each is written whole: to a file beside it,
 synced, then renamed."""
 
 from __future__ import annotations
@@ -10,7 +10,14 @@ from pathlib import Path
 
 import msgspec
 
-from slotwise.protocol.effects import PersistJob, PersistResult
+from slotwise.protocol.effects import PersistCancel, PersistJob, PersistProgress, PersistRecord, PersistResult
+
+_FILES = {
+    PersistJob: "job.json",
+    PersistResult: "result.json",
+    PersistProgress: "progress.json",
+    PersistCancel: "cancel.json",
+}
 
 
 class JobStore:
@@ -20,9 +27,9 @@ class JobStore:
         self._directory = directory
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
 
-    def persist(self, record: PersistJob | PersistResult) -> None:
+    def persist(self, record: PersistRecord) -> None:
         """Write a record durably."""
-        name = "job.json" if isinstance(record, PersistJob) else "result.json"
+        name = _FILES[type(record)]
         folder = self._directory / record.job
         folder.mkdir(mode=0o700, exist_ok=True)
         partial = folder / f"{name}.partial"

@@ -8,6 +8,7 @@ import msgspec
 
 from slotwise.model.errors import SizeError
 from slotwise.model.resources import ResourceProfile
+from slotwise.model.restart import RestartStrategy, check_strategy
 
 
 class DriverSize(msgspec.Struct, frozen=True):
@@ -47,6 +48,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     configuration (``spark.*`` keys). ``min_executors`` is what must be held before the driver starts;
     ``initial_executors`` is what the job asks for at its start; ``max_executors`` bounds what Spark's dynamic
     allocation may ask for (None: no bound). ``python`` is the driver's interpreter (None: the worker's own).
+    ``restart`` says what follows when the program fails (None: the job fails; the cluster's own strategy covers the
+    loss of the driver's worker or JVM).
     """
 
     name: str
@@ -66,6 +69,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     initial_executors: int = 2
     max_executors: int | None = None
     dynamic_allocation: bool = False
+    restart: RestartStrategy | None = None
 
 
 def check_spec(spec: JobSpec) -> None:
@@ -86,6 +90,8 @@ def check_spec(spec: JobSpec) -> None:
         )
     if spec.max_executors is not None and spec.max_executors < spec.initial_executors:
         raise SizeError(f"at most {spec.max_executors} executors is below the {spec.initial_executors} to start with")
+    if spec.restart is not None:
+        check_strategy(spec.restart)
     # Builds both profiles, which checks the extended resources.
     _ = spec.driver.profile, spec.executor.profile
 

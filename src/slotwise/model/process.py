@@ -43,6 +43,15 @@ class ExecutorProcess(msgspec.Struct, frozen=True, tag="executor"):
     launch: ExecutorLaunch
 
 
+class ExecutorIdentity(msgspec.Struct, frozen=True):
+    """What a JobMaster must know of an executor that it finds in a slot: the same fields as in its process."""
+
+    executor_id: str
+    ticket: str
+    app_id: str
+    profile_id: int
+
+
 class ExecutorLaunch(msgspec.Struct, frozen=True):
     """What every executor of an application must be started with, as the driver's SparkConf has it.
 

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from slotwise.model.ids import AllocationId, JobId, LeaderToken, WorkerId
+from slotwise.model.ids import Address, AllocationId, JobId, LeaderToken, WorkerId
 from slotwise.model.job import JobResult, JobSpec
-from slotwise.model.process import DriverDirectives, DriverReport, ProcessSpec
+from slotwise.model.process import DriverDirectives, DriverReport, ExecutorIdentity, ProcessSpec
+from slotwise.model.progress import JobProgress
 from slotwise.model.resources import ResourceProfile
 from slotwise.protocol.messages import Envelope, ProcessStatus
 
@@ -32,6 +33,24 @@ class PersistResult(msgspec.Struct, frozen=True, tag=True):
 
     job: JobId
     result: JobResult
+
+
+class PersistProgress(msgspec.Struct, frozen=True, tag=True):
+    """Record how far a running job is, before what it says is done. A store that holds the record of a newer leader
+    refuses it, and nothing else of the same effects may be done then.
+    """
+
+    job: JobId
+    progress: JobProgress
+
+
+class PersistCancel(msgspec.Struct, frozen=True, tag=True):
+    """Record that the job's end was asked for, before that is acknowledged."""
+
+    job: JobId
+
+
+PersistRecord = PersistJob | PersistResult | PersistProgress | PersistCancel
 
 
 class StartProcess(msgspec.Struct, frozen=True):
@@ -78,11 +97,14 @@ class StopWorker(msgspec.Struct, frozen=True):
 
 
 class StartJobMaster(msgspec.Struct, frozen=True):
-    """Start a JobMaster for the job under this leader token."""
+    """Start a JobMaster for the job under this leader token, in place of any that there is. With ``progress`` it takes
+    over what an earlier one left.
+    """
 
     job: JobId
     spec: JobSpec
     token: LeaderToken
+    progress: JobProgress | None = None
 
 
 class StopJobMaster(msgspec.Struct, frozen=True):
@@ -105,7 +127,7 @@ class Event(msgspec.Struct, frozen=True):
 class Effects:
     """See the module's head for the order in which these are carried out."""
 
-    persist: list[PersistJob | PersistResult] = field(default_factory=list)
+    persist: list[PersistRecord] = field(default_factory=list)
     send: list[Envelope] = field(default_factory=list)
     processes: list[StartProcess | EndProcess | TellDriver | CleanSlot] = field(default_factory=list)
     workers: list[StartWorker | StopWorker] = field(default_factory=list)
@@ -136,6 +158,28 @@ class StopRequested(msgspec.Struct, frozen=True):
     """To a TaskExecutor: its host wants it to end."""
 
     reason: str
+
+
+class AdoptedSlot(msgspec.Struct, frozen=True):
+    """To a new TaskExecutor: a slot that an earlier process of this worker made and whose process still lives, or has
+    ended meanwhile (B: ST-09). ``job_master_token``: the job's leader that had the process started.
+    """
+
+    allocation: AllocationId
+    job: JobId
+    profile: ResourceProfile
+    job_master: Address
+    job_master_token: LeaderToken
+    process: ProcessStatus
+    executor: ExecutorIdentity | None = None
+
+
+class JobMasterExited(msgspec.Struct, frozen=True):
+    """To the Dispatcher: the JobMaster of a job failed and is gone. ``progress``: the job's record."""
+
+    job: JobId
+    reason: str
+    progress: JobProgress | None = None
 
 
 class ConnectionClosed(msgspec.Struct, frozen=True):

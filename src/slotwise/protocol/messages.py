@@ -17,7 +17,7 @@ import msgspec
 
 from slotwise.model.ids import Address, AllocationId, JobId, LeaderToken, WorkerId
 from slotwise.model.job import JobResult, JobSpec, JobState
-from slotwise.model.process import DriverDirectives, DriverReport, ProcessSpec
+from slotwise.model.process import DriverDirectives, DriverReport, ExecutorIdentity, ProcessSpec
 from slotwise.model.requirements import Requirements
 from slotwise.model.resources import ResourceProfile
 
@@ -82,14 +82,15 @@ class SlotOffer(msgspec.Struct, frozen=True):
 
 
 class JobSlotStatus(msgspec.Struct, frozen=True):
-    """A slot of a job as its worker tells the JobMaster: what runs in it, and the driver's words when it is the
-    driver's.
+    """A slot of a job as its worker tells the JobMaster: what runs in it, the driver's words when it is the driver's,
+    and which executor it is when it is one (for a new leader of the job, who did not start it).
     """
 
     allocation: AllocationId
     profile: ResourceProfile
     process: ProcessStatus | None = None
     driver: DriverReport | None = None
+    executor: ExecutorIdentity | None = None
 
 
 class ShortageReason(enum.Enum):
@@ -248,11 +249,14 @@ class NotEnoughResources(msgspec.Struct, frozen=True, tag=True):
 
 
 class WorkerLost(msgspec.Struct, frozen=True, tag=True):
-    """A worker on which the job had slots is gone."""
+    """A worker on which the job had slots is gone. ``dead``: what ran there is known to have ended; otherwise it may
+    go on unseen until the worker's own time-outs end it.
+    """
 
     worker: WorkerId
     allocations: tuple[AllocationId, ...]
     reason: str
+    dead: bool = False
 
 
 # ----------------------------------------------------------------------------------------------- TaskExecutor ->
