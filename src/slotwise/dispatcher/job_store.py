@@ -1,7 +1,7 @@
 """The record of jobs on disk: one directory a job, written before a submission is acknowledged.
 
-``job.json`` holds the specification, ``progress.json`` how far it is, ``result.json`` how it ended. Each is written whole: to a file beside it,
-synced, then renamed."""
+``job.json`` holds the specification, ``progress.json`` how far it is, ``result.json`` how it ended. Each is written
+whole: to a file beside it, synced, then renamed."""
 
 from __future__ import annotations
 
