@@ -307,9 +307,10 @@ class World:
             return
         copies = 2 if self.double(envelope) else 1
         for copy in range(copies):
-            self.after(self.latency_s * (1 + 3 * copy), lambda: self._arrive(envelope))
+            self.after(self.latency_s * (1 + 3 * copy), lambda: self.arrive(envelope))
 
-    def _arrive(self, envelope: Envelope) -> None:
+    def arrive(self, envelope: Envelope) -> None:
+        """A message is there."""
         self.delivered.append(envelope)
         if envelope.to in self.machines:
             self.stimulate(envelope.to, envelope)
