@@ -105,8 +105,8 @@ class Deployments:
         return counts
 
     def stop_surplus(self, effects: Effects) -> None:
-        """End the executors that the driver gives back."""
-        for executor in self.executors.to_stop():
+        """End the executors that the driver gives back, and those beyond the job's own maximum."""
+        for executor in [*self.executors.to_stop(), *self.executors.above(self._spec.max_executors)]:
             executor.stopping = True
             slot = self._pool.slots.get(executor.allocation)
             if slot is not None:

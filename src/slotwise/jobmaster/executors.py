@@ -108,6 +108,17 @@ class Executors:
                 more.append(ExecutorTotal(total.profile_id, total.size, total.count - running))
         return more
 
+    def above(self, max_executors: int | None) -> list[Executor]:
+        """Executors beyond the job's own maximum, the youngest that have not joined first: one that was taken for lost
+        may be found again when another has its place.
+        """
+        if max_executors is None or len(self.live) <= max_executors:
+            return []
+        gone = self.to_stop()
+        running = [executor for executor in self.live.values() if not executor.stopping and executor not in gone]
+        running.sort(key=lambda executor: (not executor.registered, int(executor.executor_id)))
+        return running[max_executors:]
+
     def to_stop(self) -> list[Executor]:
         """Executors that the driver gives back, or whose application is over."""
         if self.report is None:

@@ -45,6 +45,7 @@ from slotwise.protocol.messages import (
     Fenced,
     JobMasterRegistered,
     JobSlotsReport,
+    JobSlotStatus,
     JobStatusAcknowledged,
     NotEnoughResources,
     OfferSlots,
@@ -99,6 +100,8 @@ class JobMaster:
         self._restart_at = now
         # While the driver may live, what an earlier leader held is taken over as its workers show it.
         self._adopting = self.driver.unseen is not None
+        # The worker of the driver that is out of sight has been heard, and not yet asked about it.
+        self._ask = False
         self._release_reported = False
         self._pending_result: JobResult | None = None
         self._timers.set("start", now)
@@ -211,7 +214,8 @@ class JobMaster:
                 self._driver_found(status.process.phase if status.process else ProcessPhase.STARTING, effects)
             elif self._adopting and slot.use is None and slot.process is None:
                 self._deployments.adopt(slot, status, effects)
-            if status.driver is not None and slot.allocation == self.driver.slot:
+            if status.driver is not None and slot.allocation == self.driver.slot and _runs(status, self.driver.name):
+                # Not the last words of an earlier driver in the same slot: versions are counted per driver.
                 self._on_driver_report(status.driver, effects)
             if status.process is not None:
                 self._on_process(slot, status.process, now, effects)
@@ -223,8 +227,9 @@ class JobMaster:
             if unseen.allocation in message.gone:
                 self._driver_gone(f"its worker has not got it any more: {unseen.reason}", now, effects)
             else:
-                # It is being released, or was never accepted: the worker is asked until it says which.
-                self._workers.ask_about(unseen.allocation, unseen.worker, effects)
+                # It is being released, or was never accepted: the worker is asked until it says which. With the next
+                # retry and not at once: its answer to the question leads here again.
+                self._ask = True
                 self.driver.rearm(now)
         self._advance(now, effects)
 
@@ -568,6 +573,11 @@ class JobMaster:
         self._timers.set("retry", now + self.config.retry_s)
         for slot in self._workers.repeat(effects):
             self._deployments.send(slot, effects)
+        unseen = self.driver.unseen
+        if unseen is not None and self._ask:
+            self._ask = False
+            self._workers.ask_about(unseen.allocation, unseen.worker, effects)
+            self.driver.rearm(now)
         self._deployments.direct(effects, again=True)
         self._status.repeat(effects)
         self._advance(now, effects)
@@ -597,3 +607,7 @@ class JobMaster:
             )
         if self.driver.slot is not None and not self.state.is_final and self.state is not JobState.CANCELLING:
             assert self.driver.slot in self.pool.slots
+
+
+def _runs(status: JobSlotStatus, process: str) -> bool:
+    return status.process is not None and status.process.process == process

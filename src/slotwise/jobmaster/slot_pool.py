@@ -95,24 +95,23 @@ class SlotPool:
         """Unused slots beyond the requirements that have been idle for the time-out: what to give back (B: D-13,
         A-04).
         """
-        excess = match_slots(self.required, self.held())[1]
-        found = []
-        for slot in reversed(list(self.slots.values())):
-            if excess.get(slot.profile, 0) and not slot.busy and slot.idle_since is not None:
-                if slot.idle_since + idle_timeout_s <= now:
-                    found.append(slot)
-                excess[slot.profile] -= 1
-        return found
+        return [slot for slot, since in self._excess() if since + idle_timeout_s <= now]
 
     def next_surplus(self, idle_timeout_s: float) -> float | None:
         """When :meth:`surplus` may next have something, or None."""
+        return min((since + idle_timeout_s for _, since in self._excess()), default=None)
+
+    def _excess(self) -> list[tuple[HeldSlot, float]]:
+        """Unused slots beyond the requirements, the one held for the shortest time first, and since when they are
+        idle.
+        """
         excess = match_slots(self.required, self.held())[1]
-        times = [
-            slot.idle_since + idle_timeout_s
-            for slot in self.slots.values()
-            if slot.idle_since is not None and not slot.busy and excess.get(slot.profile, 0)
-        ]
-        return min(times, default=None)
+        found = []
+        for slot in reversed(list(self.slots.values())) if excess else ():
+            if excess.get(slot.profile, 0) and not slot.busy and slot.idle_since is not None:
+                found.append((slot, slot.idle_since))
+                excess[slot.profile] -= 1
+        return found
 
     def on_worker(self, worker: WorkerId) -> list[HeldSlot]:
         """The slots on ``worker``."""
