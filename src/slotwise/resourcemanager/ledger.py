@@ -17,13 +17,15 @@ from slotwise.model.resources import ResourceProfile
 @dataclass(slots=True)
 class JobEntry:
     """One job's account. ``order`` is its place in the queue: the time of its first declaration, never moved back.
-    ``over``: the job has ended; the account goes with its last slot."""
+    ``declared``: the job has declared here; one that is known from workers alone is over, or will declare. ``over``:
+    it has ended; then, as while it has not declared, the account goes with its last slot."""
 
     job: JobId
     order: int
     version: int = -1
     required: Counts = field(default_factory=dict)
     held: dict[ResourceProfile, int] = field(default_factory=dict)
+    declared: bool = False
     over: bool = False
 
     def missing(self) -> Counts:
@@ -63,6 +65,7 @@ class Ledger:
         elif version < entry.version:
             return False
         entry.version = version
+        entry.declared = True
         wanted = {profile: count for profile, count in required.items() if count}
         if list(entry.required.items()) == list(wanted.items()):
             return False
@@ -102,7 +105,7 @@ class Ledger:
         if not entry.held[profile]:
             del entry.held[profile]
         self._changed[job] = None
-        if entry.over and not entry.held:
+        if (entry.over or not entry.declared) and not entry.held:
             self._delete(entry)
 
     def lacking(self) -> list[tuple[JobId, Counts]]:

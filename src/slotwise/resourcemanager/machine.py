@@ -14,6 +14,7 @@ import msgspec
 
 from slotwise.model.ids import (
     RESOURCE_MANAGER,
+    UNKNOWN_TOKEN,
     Address,
     AllocationId,
     IdSource,
@@ -40,6 +41,7 @@ from slotwise.protocol.messages import (
     BlockWorker,
     DeclareRequirements,
     Envelope,
+    Fenced,
     JobDone,
     JobMasterRegistered,
     NotEnoughResources,
@@ -91,10 +93,11 @@ class ResourceManagerConfig(msgspec.Struct, frozen=True):
 
 @dataclass
 class _Job:
-    """A registered JobMaster."""
+    """A registered JobMaster. ``declared_by``: the token of the leader whose declarations count."""
 
     address: Address
     last_heard: float
+    declared_by: LeaderToken = UNKNOWN_TOKEN
     notified: NotEnoughResources | None = None
     suspended: bool = False
 
@@ -161,6 +164,8 @@ class ResourceManager:
                 self._on_declare(envelope, message, now, effects)
             case BlockWorker(worker, blocked):
                 self._on_block(sender, worker, blocked, now, effects)
+            case Fenced(address, current):
+                self._out.learn(address, current)
             case JobDone() as message:
                 if self.jobs.pop(message.job, None) is not None:
                     effects.events.append(Event("job-gone", job=message.job))
@@ -299,8 +304,10 @@ class ResourceManager:
         if job is None:
             self._out.send(effects, envelope.sender, RegisterAgain())
             return
-        if self._out.learn(envelope.sender, envelope.sender_token):
-            # A new leader of the job counts its versions afresh.
+        self._out.learn(envelope.sender, envelope.sender_token)
+        if envelope.sender_token > job.declared_by:
+            # A new leader of the job counts its versions afresh. It was heard of before: it has registered.
+            job.declared_by = envelope.sender_token
             self.slots.ledger.suspend(message.job)
         job.last_heard = now
         job.suspended = False

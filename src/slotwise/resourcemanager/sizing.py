@@ -59,13 +59,16 @@ class Sizing(msgspec.Struct, frozen=True):
 
     def admits(self, there: ResourceProfile, count: int, total: ResourceProfile) -> bool:
         """Whether a worker of ``total`` may join ``count`` others with ``there`` in all (B: SZ-04)."""
+        return self.allows(there + total, count + 1)
+
+    def allows(self, there: ResourceProfile, count: int) -> bool:
+        """Whether ``count`` workers with ``there`` in all are within the maximum (B: SZ-04)."""
         if self.worker is None:
             return True
-        if self.max_workers is not None and count + 1 > self.max_workers:
+        if self.max_workers is not None and count > self.max_workers:
             return False
-        after = there + total
         return self.max_total is None or (
-            after.cpu_milli <= self.max_total.cpu_milli and after.memory_bytes <= self.max_total.memory_bytes
+            there.cpu_milli <= self.max_total.cpu_milli and there.memory_bytes <= self.max_total.memory_bytes
         )
 
     def workers_for_minimum(self, there: ResourceProfile) -> int:

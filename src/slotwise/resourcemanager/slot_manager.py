@@ -152,6 +152,7 @@ class SlotManager:
             known = Worker(worker, position, host, pid, total, default_profile, total, self.index)
             self.workers[worker] = known
             self._totals[total] = self._totals.get(total, 0) + 1
+            self._keep_maximum()
         known.last_heard = now
         known.leaving = False
         self.report(worker, report, now)
@@ -162,6 +163,13 @@ class SlotManager:
         if alike:
             self.cancelled.append(alike[-1])
             del self.pending[alike[-1]]
+
+    def _keep_maximum(self) -> None:
+        """A worker that an earlier leader's jobs hold is not refused: what is still to come makes room for it, the
+        youngest first (B: SZ-04).
+        """
+        while self.pending and not self.sizing.allows(self.total_there(), len(self.workers) + len(self.pending)):
+            self.cancelled.append(self.pending.popitem()[0])
 
     def report(self, worker: WorkerId, report: SlotReport, now: float) -> bool:
         """Bring the view in line with a slot report; true when something was freed, adopted or confirmed (B: SM-09)."""
