@@ -221,10 +221,11 @@ class Dispatcher:
             if message.state.is_final and not was_final:
                 record.result = message.result or JobResult(message.state)
                 self._timers.clear(("cancel", message.job))
-            if message.released and not record.released:
-                record.released = True
-                effects.job_masters.append(StopJobMaster(message.job))
+            record.released = record.released or message.released
         if record is not None and record.released:
+            if message.released:
+                # Also for a JobMaster of an earlier Dispatcher whose job has ended: nobody else would end it.
+                effects.job_masters.append(StopJobMaster(message.job))
             return
         self._out.send(effects, envelope.sender, JobStatusAcknowledged(message.job, message.seq))
 
