@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format lint types imports docs bench flink-peer chaos wheel lock clean
+.PHONY: help setup demo test simulate planted-bugs check format lint types imports docs bench flink-peer chaos wheel lock clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -28,6 +28,15 @@ demo: $(READY)  ## Run the main job on real input: the New York flights of 2013
 
 test: $(READY)  ## Run all tests (real Spark among them)
 	$(BIN)/python -m pytest
+
+SEEDS ?= 1000
+SIM_JOBS ?= $(shell nproc)
+
+simulate: $(READY)  ## Simulate clusters with faults: make simulate SEEDS=1000 [FIRST=0]
+	$(BIN)/python -m slotwise.simulation run --seeds $(SEEDS) --first $(or $(FIRST),0) --jobs $(SIM_JOBS)
+
+planted-bugs: $(READY)  ## Plant bugs into the protocol, one at a time, and see that the simulator finds each
+	$(BIN)/python -m slotwise.simulation planted --jobs $(SIM_JOBS)
 
 check: lint types imports  ## Lint, format, strict types, import rules
 

@@ -94,6 +94,11 @@ class Checks:
         if before is not None:
             assert isinstance(stimulus, Envelope)
             self._no_effect(actor, stimulus, effects, before[0])
+        if isinstance(stimulus, Envelope) and isinstance(stimulus.payload, Fenced) and before is None:
+            newer = stimulus.payload.current > actor.token > 0
+            if stimulus.payload.address == actor.address and newer and effects.shutdown is None:
+                text = f"{actor.name} was told of leader {stimulus.payload.current} and goes on"
+                raise Violation("deposed-leader-ends", text, actor.address)
         if isinstance(machine, TaskExecutor):
             machine.check_invariants()
             self._task_executor(actor, machine, stimulus, effects, before)
@@ -200,6 +205,8 @@ class Checks:
             payload = stimulus.payload
             if isinstance(payload, _SIGNS_TO_RESOURCE_MANAGER):
                 self._hear(actor, stimulus, before)
+            for job in [job for job in queue if machine.slots.ledger.get(job) is None]:
+                del queue[job]
             if isinstance(payload, DeclareRequirements):
                 self._queue(queue, machine, payload.job)
             elif isinstance(payload, RegisterWorker | WorkerReport):
@@ -220,6 +227,9 @@ class Checks:
             elif event.name == "job-silent":
                 self._silent(actor, machine.config.heartbeat_timeout_s, f"jm:{event.job}", event)
         if given:
+            silenced = {event.job for event in effects.events if event.name == "job-silent"}
+            given = [event for event in given if event.job not in silenced]
+        if given:
             self._first_come_first_served(machine, queue, given)
 
     def _queue(self, queue: dict[JobId, int], machine: ResourceManager, job: JobId) -> None:
@@ -230,10 +240,12 @@ class Checks:
     def _maximum(self, actor: Actor, machine: ResourceManager, admitted: Address | None, with_slots: bool) -> None:
         """No worker is asked for, and none without slots admitted, above the maximum (B: SZ-04)."""
         sizing, slots = machine.config.sizing, machine.slots
-        if sizing.worker is None or (
-            admitted is not None and (with_slots or WorkerId(admitted[3:]) not in slots.workers)
-        ):
+        if sizing.worker is None:
             return
+        if admitted is not None:
+            refused = WorkerId(admitted[3:]) not in slots.workers
+            if refused or self._was_there(actor, admitted) or with_slots:
+                return
         there = ZERO
         for worker in slots.workers.values():
             there += worker.total
@@ -242,8 +254,6 @@ class Checks:
         count = len(slots.workers) + len(slots.pending)
         over = sizing.max_workers is not None and count > sizing.max_workers
         if over or (sizing.max_total is not None and not fits(there, sizing.max_total)):
-            if admitted is not None and self._was_there(actor, admitted):
-                return
             allowed = f"{sizing.max_workers}, {sizing.max_total}"
             text = f"{count} workers with {there} are there or asked for; allowed: {allowed}"
             raise Violation("maximum", text, RESOURCE_MANAGER, admitted or "")
@@ -303,10 +313,15 @@ class Checks:
             entry = slots.ledger.get(earlier)
             if place >= last or entry is None:
                 continue
+            # Slots of one size may be written out to jobs in any way; the room of a later job's slot can only be told
+            # for sizes that no earlier job was given at the same time.
+            shared = {profile for gifts in by_worker.values() for job, profile in gifts if queue.get(job, 0) <= place}
             for wanted_profile in entry.missing():
                 for worker, gifts in by_worker.items():
                     room = slots.workers[worker].free
-                    later = [(job, profile) for job, profile in gifts if queue.get(job, 0) > place]
+                    later = [
+                        (job, profile) for job, profile in gifts if queue.get(job, 0) > place and profile not in shared
+                    ]
                     for _, profile in later:
                         room += profile
                     if later and wanted_profile is not None and fits(wanted_profile, room):
@@ -325,20 +340,25 @@ class Checks:
                     if owner is not None and owner[0] != machine.job and offer.allocation in machine.pool.slots:
                         text = f"{offer.allocation} of {owner[0]} is held by {machine.job}"
                         raise Violation("one-job-per-slot", text, offer.allocation, machine.job, owner[0])
+        found = False
         for event in effects.events:
             if event.name == "slot-lost" and stimulus is None and event.fields.get("reason") == "no heartbeat":
                 self._silent(actor, machine.config.heartbeat_timeout_s, f"te:{event.worker}", event)
+            elif event.name == "driver-found":
+                found = True
             elif event.name == "job-state":
-                self._job_moves(machine, str(event.fields.get("state")))
+                self._job_moves(machine, str(event.fields.get("state")), found)
         most = machine.spec.max_executors
-        if most is not None and effects.send:
+        # One that takes over finds what there is first, and then ends what is too much.
+        if most is not None and effects.send and machine.state in (JobState.DEPLOYING, JobState.RUNNING):
             running = sum(1 for executor in machine.executors.live.values() if not executor.stopping)
             if running > most:
                 text = f"{machine.job} runs {running} executors; it allows {most}"
                 raise Violation("executors-bounded", text, machine.job)
 
-    def _job_moves(self, machine: JobMaster, state: str) -> None:
-        if state == JobState.DEPLOYING.value:
+    def _job_moves(self, machine: JobMaster, state: str, found: bool) -> None:
+        """``found``: its driver was started by an earlier leader."""
+        if state == JobState.DEPLOYING.value and not found:
             spec = machine.spec
             held = [slot.profile for slot in machine.pool.slots.values()]
             driver = held.count(spec.driver.profile)

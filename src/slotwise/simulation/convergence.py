@@ -130,6 +130,9 @@ def _sizes(cluster: Cluster, rm: ResourceManager) -> Iterator[Violation]:
     if sizing.min_total is not None and not fits(sizing.min_total, there):
         yield Violation("minimum", f"there is {there}, and at least {sizing.min_total} is wanted", "rm")
     count = len(cluster.hosts)
+    if all(worker.slots for worker in rm.slots.workers.values()):
+        # Workers that came back with their jobs' slots are not sent away, whatever was started in their place.
+        return
     many = sizing.max_workers is not None and count > sizing.max_workers
     if many or (sizing.max_total is not None and not fits(there, sizing.max_total)):
         yield Violation("maximum", f"{count} workers with {there} run; at most {sizing.max_total}", "rm")

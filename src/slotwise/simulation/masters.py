@@ -146,7 +146,8 @@ class MasterProcess:
             self.zombies.remove(actor)
 
     def _again(self, address: Address) -> None:
-        if not self.process.alive or address in self.actors:
+        if not self.process.alive or address in self.actors or self._cluster.leader is not self:
+            # Nothing is granted to a master that does not lead any more.
             return
         if address == RESOURCE_MANAGER:
             self.start_resource_manager(self._cluster.next_token())
