@@ -512,9 +512,9 @@ class Steps:
         if worker is not None:
             entry = self.manager.workers[worker]
             if self.drawn.random() < 0.5:
-                entry.blocked = not entry.blocked
+                self.manager.fleet.mark(entry, blocked=not entry.blocked)
             else:
-                entry.leaving = not entry.leaving
+                self.manager.fleet.mark(entry, leaving=not entry.leaving)
 
     def report(self, worker: WorkerId, slots: Iterable[SlotStatus]) -> None:
         entry = self.manager.workers[worker]
