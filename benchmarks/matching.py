@@ -11,7 +11,6 @@ import random
 import subprocess
 import sys
 import time
-import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -19,24 +18,18 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from _harness import Case, arguments, case, median, show
+from _harness import Case, arguments, case, check, median, show
+from _sizes import DEFAULT, SIX, WORKER, Ids, Size, profile, sixty_four
 from peers import flink_strategy, ray_scheduler
 from slotwise.model.ids import AllocationId, JobId, WorkerId
 from slotwise.model.requirements import Counts
-from slotwise.model.resources import MIB, ResourceProfile, fits
+from slotwise.model.resources import MIB, fits
 from slotwise.protocol.messages import SlotReport, SlotStatus
 from slotwise.resourcemanager.matching import Need, Plan, Template, plan
 from slotwise.resourcemanager.sizing import Sizing, WorkerShape
 from slotwise.resourcemanager.slot_manager import SlotManager
 from slotwise.resourcemanager.worker_index import PlacementMode, WorkerIndex
 
-Size = tuple[int, int]
-"""(milli-cores, MiB)."""
-
-WORKER: Size = (16_000, 65_536)
-DEFAULT: Size = (1000, 4096)
-SIX: list[Size] = [(1000, 4096), (500, 2048), (2000, 8192), (4000, 8192), (1000, 16_384), (250, 1024)]
-BOUNDS = Path(__file__).with_name("bounds.toml")
 WARM_ROUNDS = 15
 PEER_ROUNDS = 12
 
@@ -52,7 +45,6 @@ BESIDE_FLINK: list[tuple[int, int, int, Sequence[Size | None]]] = [
 def main() -> None:
     """Measure, print, and compare with the bounds when asked to."""
     parser = arguments(__doc__ or "")
-    parser.add_argument("--check", action="store_true", help="exit with 1 when a bound of bounds.toml is broken")
     parser.add_argument("--memory-of-a-full-manager", action="store_true", help="used by the script itself")
     given = parser.parse_args()
     if given.memory_of_a_full_manager:
@@ -61,10 +53,7 @@ def main() -> None:
         return
     cases = [*beside_flink(), *many_profiles(), *fragmented(), *increments(), *beside_ray(), memory()]
     show(cases, given.json)
-    broken = broken_bounds(cases) if given.check else []
-    for line in broken:
-        print(line, file=sys.stderr)
-    sys.exit(1 if broken else 0)
+    sys.exit(check("matching", cases) if given.check else 0)
 
 
 # ------------------------------------------------------------------------------------------------- full checks
@@ -146,22 +135,6 @@ def full_check(index: WorkerIndex, needs: list[Need]) -> tuple[float, Plan]:
 # ------------------------------------------------------------------------------------------------- one change
 
 
-class Ids:
-    """Ids that count up."""
-
-    def __init__(self) -> None:
-        self.last = 0
-
-    def new_id(self, prefix: str) -> str:
-        """The next one."""
-        self.last += 1
-        return f"{prefix}-{self.last:012d}"
-
-    def new_secret(self) -> str:
-        """Not used here."""
-        return "0" * 32
-
-
 def full_manager(drawn: random.Random) -> SlotManager:
     """A slot manager with 10,000 workers and 100,000 slots of 64 profiles, held by 200 jobs, nothing missing."""
     total, default = profile(WORKER), profile(DEFAULT)
@@ -179,7 +152,7 @@ def full_manager(drawn: random.Random) -> SlotManager:
                 free -= size
                 job = drawn.choice(jobs)
                 held[job][size] = held[job].get(size, 0) + 1
-                slots.append(SlotStatus(AllocationId(f"slot-{made:012d}"), job, size))
+                slots.append(SlotStatus(AllocationId(f"old-{made:013d}"), job, size))
                 made += 1
         worker = WorkerId(f"worker-{number:06d}")
         manager.register(worker, f"host-{number}", 1, total, default, SlotReport(1, tuple(slots), free), 0.0)
@@ -280,28 +253,6 @@ def memory() -> Case:
     return case("memory of the process, 10,000 workers, 100,000 slots", "MiB", int(done.stdout.split()[0]) / MIB)
 
 
-def broken_bounds(cases: Sequence[Case]) -> list[str]:
-    """What is over its bound, and bounds that no case has."""
-    bounds = tomllib.loads(BOUNDS.read_text())["matching"]
-    by_name = {one.case: one for one in cases}
-    broken = []
-    for name, bound in bounds.items():
-        found = [one for one in cases if one.case.startswith(name)] if name not in by_name else [by_name[name]]
-        if not found:
-            broken.append(f"bounds.toml names a case that was not measured: {name}")
-        for one in found:
-            if one.ours > bound.get("ours", one.ours):
-                broken.append(f"{one.case}: {one.ours:g} {one.unit}, the bound is {bound['ours']:g}")
-            if one.ratio is not None and one.ratio > bound.get("ratio", one.ratio):
-                broken.append(f"{one.case}: {one.ratio:g} of the peer's, the bound is {bound['ratio']:g}")
-    return broken
-
-
-def profile(size: Size) -> ResourceProfile:
-    """A size as a profile."""
-    return ResourceProfile(size[0], size[1] * MIB)
-
-
 def index_of(workers: int, mode: PlacementMode = PlacementMode.PACK) -> WorkerIndex:
     """Empty workers."""
     index = WorkerIndex(mode)
@@ -315,15 +266,6 @@ def needs_of(jobs: int, each: int, sizes: Sequence[Size | None]) -> list[Need]:
     """Jobs that all want ``each`` slots of every size; None is the unknown profile."""
     counts: Counts = {None if size is None else profile(size): each for size in sizes}
     return [Need(JobId(f"job-{number:04d}"), dict(counts)) for number in range(jobs)]
-
-
-def sixty_four() -> list[Size]:
-    """64 different sizes that mix CPU and memory differently."""
-    return [
-        (cpu, memory * 1024)
-        for cpu in (250, 500, 750, 1000, 1500, 2000, 3000, 4000)
-        for memory in (1, 2, 3, 4, 6, 8, 12, 16)
-    ]
 
 
 def words(sizes: Sequence[Size | None]) -> str:

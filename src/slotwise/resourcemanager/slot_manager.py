@@ -122,7 +122,7 @@ class SlotManager:
                 changed = True
             elif known.pending_since is not None:
                 known.pending_since = None
-                self.unconfirmed.remove(allocation, known.job)
+                self.unconfirmed.remove(worker, allocation)
                 changed = True
         return changed
 
@@ -144,14 +144,14 @@ class SlotManager:
             return []
         lost = list(entry.slots.items())
         for allocation, slot in lost:
-            self.unconfirmed.remove(allocation, slot.job)
+            self.unconfirmed.remove(worker, allocation)
             self.ledger.lose(slot.job, slot.profile)
         return lost
 
     def late(self, timeout_s: float, now: float) -> dict[WorkerId, list[tuple[AllocationId, Slot]]]:
         """By worker, the slots that were asked for so long ago and that no report has shown yet (B: ML-03)."""
         found: dict[WorkerId, list[tuple[AllocationId, Slot]]] = {}
-        for allocation, worker in self.unconfirmed.oldest_first():
+        for worker, allocation in self.unconfirmed.oldest_first():
             slot = self.workers[worker].slots[allocation]
             if slot.pending_since is None or slot.pending_since + timeout_s > now:
                 break
@@ -264,7 +264,7 @@ class SlotManager:
         for _ in range(assignment.count):
             allocation = AllocationId(self._ids.new_id("slot"))
             entry.slots[allocation] = Slot(job, profile, now)
-            self.unconfirmed.add(allocation, entry.worker, job)
+            self.unconfirmed.add(entry.worker, allocation, job)
             given.append(Given(allocation, entry.worker, job, profile))
         entry.free -= profile if assignment.count == 1 else profile * assignment.count
         self.fleet.touch(entry, now)
@@ -272,7 +272,7 @@ class SlotManager:
 
     def _drop(self, entry: Worker, allocation: AllocationId, now: float) -> None:
         slot = entry.slots.pop(allocation)
-        self.unconfirmed.remove(allocation, slot.job)
+        self.unconfirmed.remove(entry.worker, allocation)
         entry.free += slot.profile
         self.fleet.touch(entry, now)
         self.ledger.lose(slot.job, slot.profile)
@@ -284,7 +284,7 @@ class SlotManager:
     def check_invariants(self) -> None:
         """Raise AssertionError unless every sum adds up (B: SM-14)."""
         held: dict[JobId, dict[ResourceProfile, int]] = {}
-        pending: dict[AllocationId, tuple[WorkerId, JobId, float]] = {}
+        pending: dict[tuple[WorkerId, AllocationId], tuple[JobId, float]] = {}
         for entry in self.workers.values():
             used = ZERO
             for allocation, slot in entry.slots.items():
@@ -292,7 +292,7 @@ class SlotManager:
                 of_job = held.setdefault(slot.job, {})
                 of_job[slot.profile] = of_job.get(slot.profile, 0) + 1
                 if slot.pending_since is not None:
-                    pending[allocation] = (entry.worker, slot.job, slot.pending_since)
+                    pending[(entry.worker, allocation)] = (slot.job, slot.pending_since)
             assert used + entry.free == entry.total, f"{entry.worker}: {used} used + {entry.free} free"
             assert (entry.idle_since is None) == bool(entry.slots), f"{entry.worker}: idle mark is wrong"
         for account in self.ledger.in_order():
