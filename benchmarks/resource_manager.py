@@ -102,8 +102,8 @@ class Cluster:
         """The job wants what it holds and ``more``."""
         entry = self.rm.slots.ledger.get(job)
         wanted: Counts = {}
-        for size, count in entry.held.items() if entry is not None else ():
-            wanted[size] = count
+        for held, count in entry.held.items() if entry is not None else ():
+            wanted[held] = count
         for size, count in more.items():
             wanted[size] = wanted.get(size, 0) + count
         self.versions[job] += 1
