@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from slotwise.model.errors import SizeError
 from slotwise.model.ids import (
     RESOURCE_MANAGER,
     Address,
@@ -20,7 +21,7 @@ from slotwise.model.ids import (
     job_master_address,
     worker_address,
 )
-from slotwise.model.requirements import Counts, counts_of, requirements_of
+from slotwise.model.requirements import Counts, check_all_or_none_stated, counts_of, requirements_of
 from slotwise.model.resources import ZERO, ResourceProfile
 from slotwise.model.timers import Timers
 from slotwise.protocol.effects import (
@@ -34,6 +35,7 @@ from slotwise.protocol.messages import (
     AllocateSlots,
     AllocationsRefused,
     BlockWorker,
+    DeclarationRefused,
     DeclareRequirements,
     Envelope,
     JobDone,
@@ -70,9 +72,11 @@ _FAILED_CHECK_RETRY_S = 1.0
 
 @dataclass(slots=True)
 class _Job:
-    """A registered JobMaster. ``suspended``: it has been silent for so long that nothing is required for it."""
+    """A registered JobMaster. ``declared``: the first profile that it has declared, if any. ``suspended``: it has been
+    silent for so long that nothing is required for it."""
 
     address: Address
+    declared: tuple[ResourceProfile | None, ...] = ()
     suspended: bool = False
 
 
@@ -270,16 +274,24 @@ class ResourceManager:
         if job is None:
             self._out.send(effects, envelope.sender, RegisterAgain())
             return
+        self._hear_job(message.job, now)
+        counts = counts_of(message.requirements)
+        try:
+            check_all_or_none_stated((*job.declared, *counts))
+        except SizeError as error:
+            self._out.send(effects, envelope.sender, DeclarationRefused(message.job, message.version, str(error)))
+            effects.events.append(Event("declaration-refused", job=message.job, fields={"reason": str(error)}))
+            return
+        job.declared = job.declared or tuple(counts)[:1]
         if self._out.learn(envelope.sender, envelope.sender_token):
             # A new leader of the job counts its versions afresh.
             self.slots.ledger.suspend(message.job)
-        self._hear_job(message.job, now)
-        if self.slots.ledger.declare(message.job, message.version, counts_of(message.requirements)):
+        if self.slots.ledger.declare(message.job, message.version, counts):
             effects.events.append(
                 Event(
                     "declared",
                     job=message.job,
-                    fields={"requirements": _words(counts_of(message.requirements)), "version": message.version},
+                    fields={"requirements": _words(counts), "version": message.version},
                 )
             )
             self._want_check(now)
