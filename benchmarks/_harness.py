@@ -73,8 +73,8 @@ def _broken(section: str, cases: Sequence[Case]) -> list[str]:
     return broken
 
 
-def show(cases: Sequence[Case], as_json: bool) -> None:
-    """Print the cases, as JSON lines or as a table."""
+def show(cases: Sequence[Case], as_json: bool, notes: Sequence[str] = ()) -> None:
+    """Print the cases, as JSON lines or as a table with ``notes`` below."""
     if as_json:
         for one in cases:
             print(json.dumps(asdict(one)))
@@ -85,3 +85,5 @@ def show(cases: Sequence[Case], as_json: bool) -> None:
         peer = "–" if one.peer is None else f"{one.peer:.2f}"
         ratio = "–" if one.ratio is None else f"{one.ratio:.3f}"
         print(f"{one.case.ljust(width)}  {one.unit:6} {one.ours:>12.2f} {peer:>12} {ratio:>7}")
+    for note in notes:
+        print(note)
