@@ -108,6 +108,13 @@ _ALL = (
     Option("taskmanager.slot.timeout", "10 s", _D, "How long a slot waits for its job to accept it."),
     Option("taskmanager.registration.timeout", "5 min", _D, "A worker that no master accepts for so long ends itself."),
     Option(
+        "taskmanager.orphan-timeout",
+        "15 s",
+        _D,
+        "What runs in the slots of a worker that was killed ends after so long, unless the worker is started again on "
+        "that host; 0: at once. Workers that the cluster starts itself take 0.",
+    ),
+    Option(
         "jobmanager.adaptive-scheduler.resource-wait-timeout",
         "5 min",
         _D,

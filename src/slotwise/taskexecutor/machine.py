@@ -268,7 +268,12 @@ class TaskExecutor:
         slot.process = ProcessStatus(message.process, ProcessPhase.STARTING)
         slot.driver = None
         slot.directives = None
-        effects.processes.append(StartProcess(slot.allocation, slot.job, message.process, message.spec))
+        leader = self._out.known_token(slot.job_master)
+        effects.processes.append(
+            StartProcess(
+                slot.allocation, slot.job, message.process, message.spec, slot.profile, slot.job_master, leader
+            )
+        )
         effects.events.append(
             Event("process-starting", slot.job, self.config.worker, slot.allocation, {"process": message.process})
         )
