@@ -22,6 +22,7 @@ from slotwise.model.ids import (
 from slotwise.model.resources import ResourceProfile
 from slotwise.model.timers import Timers
 from slotwise.protocol.effects import (
+    AdoptedSlot,
     CleanSlot,
     DriverSaid,
     Effects,
@@ -87,12 +88,13 @@ class TaskExecutorConfig(msgspec.Struct, frozen=True):
     slot_timeout_s: float = 10.0
     job_master_timeout_s: float = 50.0
     job_takeover_s: float = 10.0
+    incarnation: int = 1
 
 
 class TaskExecutor:
     """See the module's head."""
 
-    def __init__(self, config: TaskExecutorConfig, now: float) -> None:
+    def __init__(self, config: TaskExecutorConfig, now: float, adopted: tuple[AdoptedSlot, ...] = ()) -> None:
         self.config = config
         self.table = SlotTable(config.total)
         self.registered = False
@@ -108,6 +110,12 @@ class TaskExecutor:
         self._rm_heard = now
         self._timers.set("register", now)
         self._timers.set("give-up", now + config.registration_timeout_s)
+        for slot in adopted:
+            self.table.allocate(slot.allocation, slot.job, slot.profile, slot.job_master, now)
+            self.table.slots[slot.allocation].state = SlotState.ACTIVE
+            self.table.slots[slot.allocation].process = slot.process
+            self._out.learn(slot.job_master, slot.job_master_token)
+            self._jobs_heard[slot.job] = now
 
     def next_timer(self) -> float | None:
         """When :meth:`on_timer` wants to be called."""
