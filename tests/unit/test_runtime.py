@@ -16,8 +16,8 @@ from slotwise.protocol.codec import LogData, LogPosition
 from slotwise.protocol.effects import Effects
 from slotwise.runtime.actor import Actor
 from slotwise.runtime.children import kill_marked
-from slotwise.runtime.ownership import claim, is_abandoned
 from slotwise.runtime.logs import LogStore, tail_lines
+from slotwise.runtime.ownership import claim, is_abandoned
 from slotwise.simulation.world import World
 from tests.unit.worlds import spec
 

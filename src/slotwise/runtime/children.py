@@ -23,6 +23,7 @@ import psutil
 
 _PR_SET_PDEATHSIG = 1
 _POLL_S = 0.05
+_LINUX = sys.platform == "linux"
 _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 
@@ -61,7 +62,7 @@ def birth(pid: int) -> float | None:
 
     None when there is none; a zombie has ended. It does not change when the clock is set (B: F-09).
     """
-    if sys.platform == "linux":
+    if _LINUX:
         try:
             stat = Path(f"/proc/{pid}/stat").read_bytes()
         except OSError:
@@ -93,7 +94,7 @@ async def wait_gone(pid: int, born: float) -> None:
 
 async def _pidfd_ready(pid: int, born: float | None = None) -> bool:
     """Wait for the end of ``pid`` by a descriptor of it; false where that cannot be had."""
-    if sys.platform != "linux" or not hasattr(os, "pidfd_open"):
+    if not _LINUX or not hasattr(os, "pidfd_open"):
         return False
     try:
         descriptor = os.pidfd_open(pid)

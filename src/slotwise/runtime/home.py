@@ -16,7 +16,6 @@ keepers end what they keep and remove it."""
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 from collections.abc import Callable, Iterator

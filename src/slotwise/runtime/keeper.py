@@ -290,7 +290,7 @@ def _marked(allocation: str) -> list[int]:
 
 
 def _kill(pid: int) -> None:
-    try:
+    try:  # noqa: SIM105 - contextlib would be the largest module here
         os.kill(pid, signal.SIGKILL)
     except OSError:
         pass

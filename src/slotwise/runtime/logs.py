@@ -73,7 +73,7 @@ class LogShipper:
         files = [self._files[path] for path in paths if path in self._files]
         deadline = monotonic() + limit_s
         while monotonic() < deadline:
-            while any([self._advance(followed) for followed in files]):
+            while any(self._advance(followed) for followed in files):
                 await asyncio.sleep(0)
             if all(followed.known and followed.sent >= _size(followed.path) for followed in files):
                 return

@@ -257,7 +257,9 @@ class SlotRunner:
             running.children.append(kept)
             running.record = msgspec.structs.replace(
                 running.record,
-                commands=tuple(CommandRecord(child.name, child.keeper, child.keeper_birth) for child in running.children),
+                commands=tuple(
+                    CommandRecord(child.name, child.keeper, child.keeper_birth) for child in running.children
+                ),
                 logs=tuple(path.name for path in running.logs),
             )
             write_slot(slot_dir, running.record)
