@@ -35,8 +35,8 @@ from slotwise.runtime.ownership import LOCK_FILE, Hold, claim, hold, is_abandone
 
 log = structlog.get_logger(__name__)
 
-_OWN_DIRECTORY_WAIT_S = 10.0
-"""For one's own directory it is worth to wait until keepers have looked, or removed it."""
+_ABANDONED_WAIT_S = 10.0
+"""For one's own directory it is worth to wait until the last keeper has removed what was in it."""
 
 
 class WorkerRecord(msgspec.Struct, frozen=True):
@@ -131,7 +131,8 @@ def _take(directory: Path, total: ResourceProfile, host: str, *, adopting: bool)
     """Lock a directory and become its worker; None when another process was faster, or there is nothing to adopt and
     ``adopting`` was the aim.
     """
-    held = hold(directory) if adopting else hold(directory, _OWN_DIRECTORY_WAIT_S)
+    patient = not adopting and is_abandoned(directory)
+    held = hold(directory, _ABANDONED_WAIT_S) if patient else hold(directory)
     if held is None:
         return None
     before = _record(directory)
