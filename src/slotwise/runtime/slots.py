@@ -85,6 +85,7 @@ class _Running:
     task: asyncio.Task[None] | None = None
     children: list[Kept] = field(default_factory=list)
     ending: bool = False
+    killed: bool = False
     logs: list[Path] = field(default_factory=list)
 
 
@@ -208,6 +209,8 @@ class SlotRunner:
         reason = trouble
         try:
             if trouble:
+                # Through no fault of the program's.
+                running.killed = True
                 await self._end_child(running.children[-1], _GRACE_S)
             else:
                 code, reason = await self._watch(running)
@@ -232,6 +235,7 @@ class SlotRunner:
             pid=running.children[-1].pid or None if running.children else None,
             exit_code=code,
             reason=reason,
+            killed=running.killed and not running.ending,
             log_tail=tail_lines(running.logs) if code != 0 and not running.ending else (),
         )
         if self._running.get(record.allocation) is running:
@@ -286,8 +290,11 @@ class SlotRunner:
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             if waits[-1].done():
-                return waits[-1].result(), ""
+                code = waits[-1].result()
+                running.killed = code < 0
+                return code, ""
             helper_code = next(wait.result() for wait in waits if wait.done())
+            running.killed = helper_code < 0
             await asyncio.wait([waits[-1]], timeout=_GRACE_S)
             if not waits[-1].done():
                 main.kill()
