@@ -80,6 +80,7 @@ class WorkerProcess:
             default_profile=options.default_profile,
             heartbeat_interval_s=options.heartbeat_interval_s,
             heartbeat_timeout_s=options.heartbeat_timeout_s,
+            job_master_timeout_s=options.heartbeat_timeout_s,
             registration_timeout_s=options.registration_timeout_s,
             slot_timeout_s=options.slot_timeout_s,
             incarnation=home.record.incarnation,
@@ -97,7 +98,7 @@ class WorkerProcess:
         home.note_bridge(bridge.port)
         launcher = SparkLauncher(bridge, options.host, options.total.extended)
         keepers = KeeperSettings(home.lock, options.orphan_timeout_s)
-        self._runner = SlotRunner(home.directory, launcher, self._shipper, self._on_process, keepers)
+        self._runner = SlotRunner(home.directory, launcher, self._shipper, self._on_process, self._on_crash, keepers)
         adopted = self._runner.adopt(home.left)
         machine = TaskExecutor(config, monotonic(), adopted=adopted)
         self._actor = Actor(f"te:{worker}", machine, self._carry_out, self._on_crash)

@@ -99,7 +99,15 @@ class Owner:
         self.launcher = ShellLauncher()
         self.shipper = LogShipper(lambda data: self._send(store, data))
         keepers = KeeperSettings(home.lock, timeout_s, 0.5)
-        self.runner = SlotRunner(home.directory, self.launcher, self.shipper, self.changes.append, keepers)
+        self.crashes: list[BaseException] = []
+        self.runner = SlotRunner(
+            home.directory,
+            self.launcher,
+            self.shipper,
+            self.changes.append,
+            lambda _, error: self.crashes.append(error),
+            keepers,
+        )
         self.adopted: tuple[AdoptedSlot, ...] = self.runner.adopt(home.left)
         self.shipper.start()
         self.shipper.resync()
@@ -140,6 +148,7 @@ class Owner:
         await self.runner.settle()
         await self.shipper.stop()
         self.home.remove()
+        assert self.crashes == []
 
 
 def make_home(base: Path, worker: str | None, total: ResourceProfile = TOTAL) -> WorkerHome:

@@ -10,6 +10,7 @@ import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from slotwise.model.errors import UsageError
@@ -18,7 +19,7 @@ from slotwise.model.process import ExecutorIdentity
 from slotwise.model.resources import ResourceProfile
 from slotwise.protocol.effects import CleanSlot, EndProcess
 from slotwise.protocol.messages import ProcessPhase
-from slotwise.runtime.home import SlotRecord, sweep_stale
+from slotwise.runtime.home import sweep_stale
 from slotwise.runtime.logs import LogStore
 from tests.unit.slot_owner import JOB, PROFILE, Owner, alive, make_home, owner_process, wait_for
 
@@ -124,20 +125,17 @@ def test_a_process_that_cannot_go_on_is_ended_with_the_reason(tmp_path: Path) ->
         home = make_home(base, "w")
         # The worker died after it had begun the first of two commands of the second slot.
         second = home.left[1]
-        home.left = (home.left[0], SlotRecord(**{**_fields(second), "expected": 2}))
+        home.left = (home.left[0], msgspec.structs.replace(second, expected=2))
         owner = Owner(home, 30.0, LogStore(tmp_path / "master"))
         status = await owner.until("slot-1", ProcessPhase.EXITED)
         assert "while it was being started" in status.reason
+        assert status.killed
         assert alive(first.pids[0])
         await owner.stop()
 
     with owner_process(base, "w", 30, "exec sleep 600", "exec sleep 600") as first:
         first.kill()
         asyncio.run(run())
-
-
-def _fields(record: SlotRecord) -> dict[str, object]:
-    return {name: getattr(record, name) for name in record.__struct_fields__}
 
 
 def test_two_workers_never_have_the_same_directory(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ def worker(tmp_path: Path) -> Iterator[tuple[Path, Hold]]:
     held = hold(tmp_path / "worker")
     assert held is not None
     yield tmp_path / "worker", held
+    held.release()
 
 
 def start(

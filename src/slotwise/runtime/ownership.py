@@ -35,8 +35,10 @@ class Hold:
         self._descriptor = descriptor
 
     def release(self) -> None:
-        """Let others have the directory."""
-        os.close(self._descriptor)
+        """Let others have the directory; nothing the second time."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
 
 
 def hold(directory: Path, wait_s: float = 2.0) -> Hold | None:

@@ -82,7 +82,6 @@ class Launcher(Protocol):
 @dataclass
 class _Running:
     record: SlotRecord
-    task: asyncio.Task[None] | None = None
     children: list[Kept] = field(default_factory=list)
     ending: bool = False
     killed: bool = False
@@ -90,7 +89,9 @@ class _Running:
 
 
 class SlotRunner:
-    """All slots of one worker, under ``directory``. ``report`` gets each change of a process."""
+    """All slots of one worker, under ``directory``. ``report`` gets each change of a process; ``on_crash`` is told of
+    an exception that nobody here expects.
+    """
 
     def __init__(
         self,
@@ -98,15 +99,17 @@ class SlotRunner:
         launcher: Launcher,
         shipper: LogShipper,
         report: Callable[[ProcessChanged], None],
+        on_crash: Callable[[str, BaseException], None],
         keepers: KeeperSettings,
     ) -> None:
         self.directory = directory
         self._launcher = launcher
         self._shipper = shipper
         self._report = report
+        self._on_crash = on_crash
         self._keepers = keepers
         self._running: dict[AllocationId, _Running] = {}
-        self._background: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         (directory / "slots").mkdir(parents=True, exist_ok=True)
         self._records = ChildRecords(directory / "children.json")
 
@@ -124,7 +127,7 @@ class SlotRunner:
                     _identity(effect.spec),
                 )
                 running = self._running[effect.allocation] = _Running(record)
-                running.task = asyncio.get_running_loop().create_task(self._run(effect.spec, running))
+                self._spawn(self._run(effect.spec, running))
             case EndProcess(allocation, process):
                 current = self._running.get(allocation)
                 if current is not None and current.record.process == process:
@@ -155,7 +158,7 @@ class SlotRunner:
             if len(running.children) < record.expected or not main.pid:
                 trouble = "its worker ended while it was being started"
             self._running[record.allocation] = running
-            running.task = asyncio.get_running_loop().create_task(self._run_adopted(running, trouble))
+            self._spawn(self._run_adopted(running, trouble))
             adopted.append(
                 AdoptedSlot(
                     record.allocation,
@@ -171,8 +174,14 @@ class SlotRunner:
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._on_crash("slots", error)
+            log.error("a slot's task failed", exc_info=error)
 
     async def _run(self, spec: ProcessSpec, running: _Running) -> None:
         start = running.record
@@ -325,8 +334,7 @@ class SlotRunner:
 
     async def settle(self) -> None:
         """Wait until all that was begun is done."""
-        tasks = [running.task for running in self._running.values() if running.task is not None]
-        await asyncio.gather(*tasks, *self._background, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def kill_all(self) -> None:
         """End everything at once, without grace."""
