@@ -13,12 +13,13 @@ import structlog
 import uvicorn
 
 from slotwise import __version__
+from slotwise.dispatcher.files import open_files
 from slotwise.dispatcher.http.app import build_app
-from slotwise.dispatcher.job_store import JobStore
+from slotwise.dispatcher.job_store import FileJobStore
 from slotwise.dispatcher.machine import Dispatcher, DispatcherConfig
 from slotwise.jobmaster.config import JobMasterConfig
 from slotwise.jobmaster.machine import JobMaster
-from slotwise.model.errors import ClusterError, EnvironmentProblem
+from slotwise.model.errors import ClusterError, EnvironmentProblem, StoreError
 from slotwise.model.ids import (
     DISPATCHER,
     RESOURCE_MANAGER,
@@ -83,7 +84,7 @@ class Master:
         self.events = EventLog(options.directory / "jobs")
         self.job_masters: dict[JobId, JobMaster] = {}
         self.crashed: asyncio.Future[str] | None = None
-        self._store = JobStore(options.directory / "jobs")
+        self._store = FileJobStore(open_files(options.directory))
         self._ids = RandomIds()
         self._provisioner: Provisioner = StandaloneProvisioner()
         self._actors: dict[Address, Actor] = {}
@@ -184,7 +185,7 @@ class Master:
         for record in effects.persist:
             try:
                 self._store.persist(record)
-            except OSError as error:
+            except StoreError as error:
                 log.error("cannot write the job's record", job=record.job, error=str(error))
                 if isinstance(record, PersistJob):
                     # Not durable, so not acknowledged: the job is none, and the client is told.

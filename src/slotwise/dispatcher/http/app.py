@@ -186,7 +186,7 @@ class Api:
 
     def _details(self, record: JobRecord) -> views.JsonObject:
         master = self._master.job_masters.get(record.job)
-        return views.job_details(record, master, self._master.events.of_job(record.job))
+        return views.job_details(record, master, self._master.events.times(record.job))
 
     async def jobs(self, _: Request) -> Response:
         """GET /v1/jobs/overview."""
