@@ -20,6 +20,7 @@ import yaml
 from slotwise.jobmaster.config import JobMasterConfig
 from slotwise.model.errors import ConfigError, SizeError
 from slotwise.model.resources import ResourceProfile, parse_bytes, parse_cpu
+from slotwise.model.restart import RestartKind, RestartStrategy, check_strategy
 from slotwise.resourcemanager.machine import ResourceManagerConfig
 from slotwise.resourcemanager.sizing import Sizing, WorkerShape, check_stability
 
@@ -71,6 +72,28 @@ def _parse_placement(text: str, what: str) -> str:
     return text
 
 
+def _parse_strategy(text: str, what: str) -> RestartKind:
+    try:
+        return RestartKind(text)
+    except ValueError:
+        raise ConfigError(f"{what}: {text!r} is none of none, fixed-delay and exponential-delay") from None
+
+
+def _parse_attempts(text: str, what: str) -> int:
+    return -1 if text.strip() == "-1" else _parse_count(text, what)
+
+
+def _parse_multiplier(text: str, what: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ConfigError(f"{what}: {text!r} is not a number") from None
+
+
+# Beyond a job's silence time-outs a worker takes so long, at most, to end a driver: it looks every few seconds, keeps
+# the slots for a new leader for 10 s, and gives processes 15 s to end in order.
+_FENCE_MARGIN_S = 50.0
+
 _D, _N = parse_duration, _parse_count
 _ALL = (
     Option("heartbeat.interval", "10 s", _D, "How often workers and jobs report."),
@@ -118,6 +141,35 @@ _ALL = (
         "2 s",
         _D,
         "How long a job waits for more once its minimum is there.",
+    ),
+    Option(
+        "restart-strategy.type",
+        "exponential-delay",
+        _parse_strategy,
+        "What follows when a job's driver is lost or killed: none, fixed-delay or exponential-delay. A program that "
+        "fails by itself is only run again if its job asks for it (slotwise submit --restart-strategy).",
+    ),
+    Option("restart-strategy.fixed-delay.attempts", "3", _parse_attempts, "Restarts of a job in all; -1: any number."),
+    Option("restart-strategy.fixed-delay.delay", "1 s", _D, "The wait before each."),
+    Option(
+        "restart-strategy.exponential-delay.attempts-before-reset-backoff",
+        "3",
+        _parse_attempts,
+        "Restarts without a quiet time between them; -1: any number.",
+    ),
+    Option("restart-strategy.exponential-delay.initial-backoff", "1 s", _D, "The wait before the first restart."),
+    Option("restart-strategy.exponential-delay.max-backoff", "1 min", _D, "The longest wait."),
+    Option(
+        "restart-strategy.exponential-delay.backoff-multiplier",
+        "1.5",
+        _parse_multiplier,
+        "How the wait grows each time.",
+    ),
+    Option(
+        "restart-strategy.exponential-delay.reset-backoff-threshold",
+        "1 h",
+        _D,
+        "A driver that ran for so long makes the count begin anew.",
     ),
     Option(
         "taskmanager.cpu.cores", "", parse_cpu, "Cores of a worker that the cluster starts (default: all, at least 2)."
@@ -237,6 +289,29 @@ class Configuration:
         ]
         return any(self.get(key) is not None for key in keys) or self.get("slotmanager.redundant-taskmanager-num") > 0
 
+    def restart_strategy(self, kind: RestartKind | None = None) -> RestartStrategy:
+        """The figures for ``kind`` (None: the configured one). Raises :class:`ConfigError` when they make no sense."""
+        kind = kind or self.get("restart-strategy.type")
+        if kind is RestartKind.EXPONENTIAL_DELAY:
+            prefix = "restart-strategy.exponential-delay"
+            strategy = RestartStrategy(
+                kind,
+                self.get(f"{prefix}.attempts-before-reset-backoff"),
+                self.get(f"{prefix}.initial-backoff"),
+                self.get(f"{prefix}.max-backoff"),
+                self.get(f"{prefix}.backoff-multiplier"),
+                self.get(f"{prefix}.reset-backoff-threshold"),
+            )
+        else:
+            delay_s = self.get("restart-strategy.fixed-delay.delay")
+            attempts = self.get("restart-strategy.fixed-delay.attempts")
+            strategy = RestartStrategy(kind, attempts, delay_s, max(delay_s, 60.0))
+        try:
+            check_strategy(strategy)
+        except SizeError as error:
+            raise ConfigError(f"restart-strategy: {error}") from error
+        return strategy
+
     def job_master(self) -> JobMasterConfig:
         """The JobMasters' part."""
         return JobMasterConfig(
@@ -245,6 +320,8 @@ class Configuration:
             resource_wait_timeout_s=self.get("jobmanager.adaptive-scheduler.resource-wait-timeout"),
             stabilisation_s=self.get("jobmanager.adaptive-scheduler.resource-stabilization-timeout"),
             idle_slot_timeout_s=self.get("slot.idle.timeout"),
+            restart=self.restart_strategy(),
+            driver_fence_s=self.get("heartbeat.timeout") + _FENCE_MARGIN_S,
         )
 
 

@@ -73,6 +73,7 @@ class WorkerProcess:
             default_profile=options.default_profile,
             heartbeat_interval_s=options.heartbeat_interval_s,
             heartbeat_timeout_s=options.heartbeat_timeout_s,
+            job_master_timeout_s=options.heartbeat_timeout_s,
             registration_timeout_s=options.registration_timeout_s,
             slot_timeout_s=options.slot_timeout_s,
         )

@@ -13,6 +13,7 @@ import click
 from slotwise.model.errors import UsageError
 from slotwise.model.job import JobSpec
 from slotwise.model.resources import ResourceProfile, parse_bytes, parse_cpu
+from slotwise.model.restart import RestartKind, RestartStrategy
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -38,6 +39,13 @@ _JOB_OPTIONS = [
     click.option("--num-executors", type=int, metavar="N", help="Executors to ask for [default: 2]."),
     click.option("--min-executors", type=int, metavar="N", help="Start with no fewer [default: 1]."),
     click.option("--max-executors", type=int, metavar="N", help="Never more than this."),
+    click.option(
+        "--restart-strategy",
+        type=click.Choice(["none", "fixed-delay", "exponential-delay"]),
+        help="What follows when the program fails [default: the job has failed].",
+    ),
+    click.option("--restart-attempts", type=click.IntRange(-1), metavar="N", help="So often [default: 3]; -1: always."),
+    click.option("--restart-delay", metavar="TIME", help="The first wait before it, as in 10s [default: 1s]."),
     click.option("--python", "python", metavar="PATH", help="Interpreter of the program [default: the worker's]."),
     click.option(
         "--env", "env", multiple=True, metavar="KEY=VALUE", help="Environment of the driver; may be repeated."
@@ -131,6 +139,26 @@ def job_spec(program: str, args: tuple[str, ...], given: dict[str, Any]) -> JobS
         initial_executors=sizes.initial_executors,
         max_executors=sizes.max_executors,
         dynamic_allocation=sizes.dynamic_allocation,
+        restart=_restart(given["restart_strategy"], given["restart_attempts"], given["restart_delay"]),
+    )
+
+
+def _restart(kind: str | None, attempts: int | None, delay: str | None) -> RestartStrategy | None:
+    if kind is None:
+        if attempts is not None or delay is not None:
+            raise UsageError("--restart-attempts and --restart-delay say nothing without --restart-strategy")
+        return None
+    from slotwise.config import parse_duration
+
+    default = RestartStrategy()
+    delay_s = parse_duration(delay, "--restart-delay") if delay is not None else default.delay_s
+    if delay_s < 0:
+        raise UsageError(f"--restart-delay {delay}: a wait cannot be negative")
+    return RestartStrategy(
+        RestartKind(kind),
+        default.attempts if attempts is None else attempts,
+        delay_s,
+        max(delay_s, default.max_delay_s),
     )
 
 

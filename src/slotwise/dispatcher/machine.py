@@ -1,10 +1,12 @@
 """The Dispatcher: takes jobs, starts a JobMaster for each, and keeps how they ended (FLIP-6). Without I/O.
 
 It never runs a job's code. A submission is persisted before it is acknowledged, and told apart by its idempotency key
-(B: F-06). Cancelling is repeated until the JobMaster reports a final state."""
+(B: F-06). Cancelling is repeated until the JobMaster reports a final state. A new Dispatcher takes the jobs of the
+store over: it shows the ended ones and starts JobMasters, with tokens above all earlier ones, for the others."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import msgspec
@@ -12,8 +14,18 @@ import msgspec
 from slotwise.model.errors import SizeError
 from slotwise.model.ids import DISPATCHER, Address, IdSource, JobId, LeaderToken, job_master_address
 from slotwise.model.job import JobResult, JobSpec, JobState, check_spec
+from slotwise.model.progress import JobProgress, RecoveredJob
 from slotwise.model.timers import Timers
-from slotwise.protocol.effects import Effects, Event, PersistJob, PersistResult, StartJobMaster, StopJobMaster
+from slotwise.protocol.effects import (
+    Effects,
+    Event,
+    JobMasterExited,
+    PersistCancel,
+    PersistJob,
+    PersistResult,
+    StartJobMaster,
+    StopJobMaster,
+)
 from slotwise.protocol.messages import (
     CancelAccepted,
     CancelJob,
@@ -28,15 +40,20 @@ from slotwise.protocol.outbox import Outbox
 
 
 class DispatcherConfig(msgspec.Struct, frozen=True):
-    """``retry_s``: how often an unanswered cancel is repeated. ``max_active_jobs``: more are refused."""
+    """``retry_s``: how often an unanswered cancel is repeated. ``max_active_jobs``: more are refused.
+    ``max_job_master_failures``: a job whose JobMaster fails more often than that has failed.
+    """
 
     retry_s: float = 2.0
     max_active_jobs: int = 10_000
+    max_job_master_failures: int = 5
 
 
 @dataclass
 class JobRecord:
-    """What the Dispatcher knows of a job. ``released``: its JobMaster has nothing left to do and is gone."""
+    """What the Dispatcher knows of a job. ``released``: its JobMaster has nothing left to do and is gone.
+    ``failures``: how many of its JobMasters have failed under this Dispatcher.
+    """
 
     job: JobId
     key: str
@@ -46,18 +63,35 @@ class JobRecord:
     status_seq: int = 0
     cancelling: bool = False
     released: bool = False
+    failures: int = 0
 
 
 class Dispatcher:
     """See the module's head."""
 
-    def __init__(self, config: DispatcherConfig, token: LeaderToken, ids: IdSource) -> None:
+    def __init__(
+        self,
+        config: DispatcherConfig,
+        token: LeaderToken,
+        ids: IdSource,
+        now: float = 0.0,
+        recovered: Iterable[RecoveredJob] = (),
+    ) -> None:
+        """``recovered``: the jobs of the store, in the order of their acceptance."""
         self.config = config
         self.jobs: dict[JobId, JobRecord] = {}
         self._by_key: dict[str, JobId] = {}
         self._out = Outbox(DISPATCHER, token)
         self._ids = ids
         self._timers = Timers()
+        for known in recovered:
+            record = JobRecord(known.job, known.key, known.spec, cancelling=known.cancelled)
+            self.jobs[known.job] = record
+            self._by_key[known.key] = known.job
+            if known.result is not None:
+                record.state, record.result, record.released = known.result.state, known.result, True
+            else:
+                self._timers.set(("recover", known.job, known.progress), now)
 
     @property
     def token(self) -> LeaderToken:
@@ -68,13 +102,17 @@ class Dispatcher:
         """When :meth:`on_timer` wants to be called."""
         return self._timers.next()
 
-    def handle(self, stimulus: Envelope, now: float) -> Effects:
-        """Take a message."""
+    def handle(self, stimulus: Envelope | JobMasterExited, now: float) -> Effects:
+        """Take a message, or the news that a JobMaster is gone."""
         effects = Effects()
+        if isinstance(stimulus, JobMasterExited):
+            self._on_job_master_exited(stimulus, now, effects)
+            return effects
         payload = stimulus.payload
         introduces = isinstance(payload, SubmitJob | CancelJob | JobStatus)
         if not self._out.admit(stimulus, effects, introduces=introduces):
             return effects
+        effects.shutdown = self._out.deposed(stimulus)
         match payload:
             case SubmitJob():
                 self._on_submit(stimulus.sender, payload, effects)
@@ -108,10 +146,40 @@ class Dispatcher:
         self.jobs[job] = JobRecord(job, message.key, message.spec)
         self._by_key[message.key] = job
         effects.persist.append(PersistJob(job, message.key, message.spec))
-        # The JobMaster's token is the Dispatcher's: a new Dispatcher leader starts new JobMasters above all old ones.
-        effects.job_masters.append(StartJobMaster(job, message.spec, self.token))
+        self._start_job_master(self.jobs[job], None, effects)
         effects.events.append(Event("submitted", job, fields={"name": message.spec.name}))
         self._out.send(effects, sender, JobAccepted(job))
+
+    def _start_job_master(self, record: JobRecord, progress: JobProgress | None, effects: Effects) -> None:
+        # Between this Dispatcher's token and the next one's: above those of all earlier JobMasters of the job.
+        token = LeaderToken(self.token + record.failures)
+        record.status_seq = 0
+        self._out.learn(job_master_address(record.job), token)
+        effects.job_masters.append(StartJobMaster(record.job, record.spec, token, progress))
+
+    def _on_job_master_exited(self, message: JobMasterExited, now: float, effects: Effects) -> None:
+        record = self.jobs.get(message.job)
+        if record is None or record.released:
+            return
+        record.failures += 1
+        fields: dict[str, str | int | float | None] = {"reason": message.reason, "failures": record.failures}
+        effects.events.append(Event("job-master-failed", record.job, fields=fields))
+        if record.state.is_final:
+            # Its slots are left to the workers' own time-outs.
+            record.released = True
+        elif record.failures > self.config.max_job_master_failures:
+            text = f"its JobMaster failed {record.failures} times; the last: {message.reason}"
+            record.result = JobResult(JobState.FAILED, reason=text)
+            record.state = JobState.FAILED
+            record.released = True
+            self._timers.clear(("cancel", record.job))
+            token = LeaderToken(self.token + record.failures)
+            effects.persist.append(PersistResult(record.job, record.result, token))
+            effects.events.append(Event("job-state", record.job, fields={"state": "FAILED", "reason": text}))
+        else:
+            self._start_job_master(record, message.progress, effects)
+            if record.cancelling:
+                self._send_cancel(record, now, effects)
 
     def forget(self, job: JobId) -> None:
         """A job whose record could not be written was never accepted."""
@@ -127,8 +195,16 @@ class Dispatcher:
         self._out.send(effects, sender, CancelAccepted(job, record.state))
         if not record.state.is_final and not record.cancelling:
             record.cancelling = True
+            effects.persist.append(PersistCancel(job))
             effects.events.append(Event("cancel-requested", job))
             self._send_cancel(record, now, effects)
+
+    def keep_running(self, job: JobId) -> None:
+        """A cancel that could not be recorded was never accepted."""
+        record = self.jobs.get(job)
+        if record is not None:
+            record.cancelling = False
+            self._timers.clear(("cancel", job))
 
     def _send_cancel(self, record: JobRecord, now: float, effects: Effects) -> None:
         self._out.send(effects, job_master_address(record.job), CancelJob(record.job))
@@ -145,7 +221,6 @@ class Dispatcher:
             if message.state.is_final and not was_final:
                 record.result = message.result or JobResult(message.state)
                 self._timers.clear(("cancel", message.job))
-                effects.persist.append(PersistResult(message.job, record.result))
             if message.released and not record.released:
                 record.released = True
                 effects.job_masters.append(StopJobMaster(message.job))
@@ -158,6 +233,12 @@ class Dispatcher:
         effects = Effects()
         for key in self._timers.pop_due(now):
             match key:
+                case ("recover", job, progress):
+                    record = self.jobs[JobId(str(job))]
+                    assert progress is None or isinstance(progress, JobProgress)
+                    self._start_job_master(record, progress, effects)
+                    if record.cancelling:
+                        self._send_cancel(record, now, effects)
                 case ("cancel", job):
                     record = self.jobs[JobId(str(job))]
                     if not record.state.is_final:

@@ -11,6 +11,7 @@ from slotwise.model.ids import AllocationId, IdSource, JobId
 from slotwise.model.process import (
     DriverDirectives,
     DriverReport,
+    ExecutorIdentity,
     ExecutorProcess,
     ExecutorTotal,
     LostExecutor,
@@ -21,14 +22,16 @@ from slotwise.protocol.effects import Event
 
 @dataclass
 class Executor:
-    """An executor that was started and is not known to be gone. ``stopping``: it was asked to end."""
+    """An executor that was started and is not known to be gone. ``stopping``: it was asked to end. ``process`` is None
+    for one that an earlier leader of the job had started.
+    """
 
     executor_id: str
     ticket: str
     app_id: str
     profile_id: int
     allocation: AllocationId
-    process: ExecutorProcess
+    process: ExecutorProcess | None
     registered: bool = False
     stopping: bool = False
 
@@ -58,6 +61,9 @@ class Executors:
             self._lost.clear()
             self._lost_at_version.clear()
             self._version += 1
+        if self.report is None:
+            # An earlier leader may have said more than this one has: what this one says must be newer.
+            self._version = max(self._version, report.directives_seen + 1)
         self.report = report
         for executor_id in report.registered:
             executor = self.live.get(executor_id)
@@ -144,6 +150,26 @@ class Executors:
         self.live[executor_id] = executor
         self._version += 1
         return executor
+
+    def adopt(self, identity: ExecutorIdentity, allocation: AllocationId) -> None:
+        """An executor that an earlier leader of the job started lives in this slot."""
+        executor_id = identity.executor_id
+        executor = Executor(executor_id, identity.ticket, identity.app_id, identity.profile_id, allocation, None)
+        executor.registered = self.report is not None and executor_id in self.report.registered
+        self.live[executor_id] = executor
+        self._version += 1
+
+    def unaccounted(self) -> list[str]:
+        """Executors that the driver counts as its own and that nobody here knows in any slot."""
+        if self.report is None:
+            return []
+        return [known for known in self.report.registered if known not in self.live and known not in self._lost]
+
+    def write_off(self, executor_id: str, reason: str) -> None:
+        """Nobody has shown this executor of an earlier leader: the driver is told that it is lost."""
+        self._version += 1
+        self._lost[executor_id] = LostExecutor(executor_id, -1, False, reason)
+        self._lost_at_version[executor_id] = self._version
 
     def gone(self, executor_id: str, exit_code: int | None, caused_by_program: bool, reason: str) -> Executor | None:
         """An executor ended or was lost with its slot; the driver will be told."""

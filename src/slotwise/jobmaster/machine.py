@@ -2,7 +2,10 @@
 
 It declares what the job needs, accepts the slots that are offered, starts the Spark driver once the driver's slot and
 the minimum of executor slots are held, turns what the driver asks for into declarations and executors, and ends with
-the program. Behaviours: D-01, D-05, D-11 … D-13, SP-01 … SP-07, A-01, F-01, F-03, F-05, ML-01, ML-05.
+the program. Behaviours: D-01, D-05, D-11 … D-13, SP-01 … SP-07, A-01, A-06, F-01, F-03 … F-05, ML-01, ML-05.
+
+A new leader of a running job knows its record (JobProgress) and learns the rest from the workers' reports: it is
+RECONCILING until somebody can say what has become of the driver.
 
 Everything it wants of a worker is kept as a wish (`HeldSlot.use`, the frees under way) and said again whenever a
 report shows that it has not come true."""
@@ -11,10 +14,14 @@ from __future__ import annotations
 
 from slotwise.jobmaster.admission import Admission, admission, initial_requirements, minimum_possible
 from slotwise.jobmaster.config import JobMasterConfig
-from slotwise.jobmaster.executors import Executor, Executors, report_events
+from slotwise.jobmaster.deployments import Deployments
+from slotwise.jobmaster.driver import DriverLife
+from slotwise.jobmaster.executors import Executors, report_events
 from slotwise.jobmaster.resource_link import ResourceLink
+from slotwise.jobmaster.restart import Restarts
 from slotwise.jobmaster.slot_pool import HeldSlot, SlotPool
 from slotwise.jobmaster.states import may_move
+from slotwise.jobmaster.status_link import StatusLink
 from slotwise.jobmaster.worker_link import WorkerLink
 from slotwise.model.ids import (
     DISPATCHER,
@@ -25,22 +32,19 @@ from slotwise.model.ids import (
     LeaderToken,
     WorkerId,
     job_master_address,
-    worker_address,
 )
 from slotwise.model.job import JobResult, JobSpec, JobState
-from slotwise.model.process import DriverProcess, DriverReport, ProcessSpec
-from slotwise.model.requirements import Counts
+from slotwise.model.process import DriverReport
+from slotwise.model.progress import JobProgress
+from slotwise.model.restart import RestartStrategy
 from slotwise.model.timers import Timers
 from slotwise.protocol.effects import Effects, Event
 from slotwise.protocol.messages import (
     CancelJob,
-    Deploy,
-    DirectDriver,
     Envelope,
     Fenced,
     JobMasterRegistered,
     JobSlotsReport,
-    JobStatus,
     JobStatusAcknowledged,
     NotEnoughResources,
     OfferSlots,
@@ -58,7 +62,14 @@ class JobMaster:
     """See the module's head. ``token`` is its leadership's fencing token."""
 
     def __init__(
-        self, job: JobId, spec: JobSpec, config: JobMasterConfig, token: LeaderToken, ids: IdSource, now: float
+        self,
+        job: JobId,
+        spec: JobSpec,
+        config: JobMasterConfig,
+        token: LeaderToken,
+        ids: IdSource,
+        now: float,
+        progress: JobProgress | None = None,
     ) -> None:
         self.job = job
         self.spec = spec
@@ -66,11 +77,8 @@ class JobMaster:
         self.state = JobState.CREATED
         self.result: JobResult | None = None
         self.pool = SlotPool()
-        self.executors = Executors(ids)
+        self.driver = DriverLife(job, token, ids, progress, now, config.driver_fence_s)
         self.shortages: tuple[Shortage, ...] = ()
-        self.driver_starts = 0
-        self._ids = ids
-        self._secret = ids.new_secret()
         self._out = Outbox(job_master_address(job), token)
         self._timers = Timers()
         self._resources = ResourceLink(
@@ -85,14 +93,25 @@ class JobMaster:
             retry_max_s=config.registration_retry_max_s,
         )
         self._workers = WorkerLink(job, self.pool, self._out)
-        self._status_seq = 0
-        self._status_acknowledged = True
-        self._driver_slot: AllocationId | None = None
-        self._no_executor_before = now
-        self._directed = 0
+        self._deployments = Deployments(job, spec, config, self.pool, self.driver, self._workers, self._out, ids, now)
+        self._status = StatusLink(job, self._out)
+        self._restarts = Restarts(self.driver.progress.failures)
+        self._restart_at = now
+        # While the driver may live, what an earlier leader held is taken over as its workers show it.
+        self._adopting = self.driver.unseen is not None
         self._release_reported = False
         self._pending_result: JobResult | None = None
         self._timers.set("start", now)
+
+    @property
+    def executors(self) -> Executors:
+        """The executors of the present driver."""
+        return self._deployments.executors
+
+    @property
+    def driver_starts(self) -> int:
+        """How many drivers the job has had."""
+        return self.driver.progress.attempt
 
     @property
     def token(self) -> LeaderToken:
@@ -115,7 +134,11 @@ class JobMaster:
         effects = Effects()
         introduces = isinstance(stimulus.payload, OfferSlots | JobSlotsReport | CancelJob)
         if self._out.admit(stimulus, effects, introduces=introduces):
-            self._dispatch(stimulus, now, effects)
+            effects.shutdown = self._out.deposed(stimulus)
+            if effects.shutdown is None:
+                if self.state is JobState.CREATED and self._adopting:
+                    self._start(now, effects)
+                self._dispatch(stimulus, now, effects)
         return effects
 
     def _dispatch(self, envelope: Envelope, now: float, effects: Effects) -> None:
@@ -134,17 +157,20 @@ class JobMaster:
                     self._resources.register_again(now)
             case NotEnoughResources(_, missing):
                 self._on_shortage(missing, now, effects)
-            case WorkerLost(worker, allocations, reason):
-                self._lose_slots(worker, allocations, reason, now, effects)
-            case OfferSlots() as message:
-                self._workers.on_offer(message, now, effects)
+            case WorkerLost(worker, allocations, reason, dead):
+                self._lose_slots(worker, allocations, reason, now, effects, dead=dead)
+                unseen = self.driver.unseen
+                if dead and unseen is not None and unseen.worker == worker:
+                    self._driver_gone(f"its worker is lost: {reason}", now, effects)
                 self._advance(now, effects)
+            case OfferSlots() as message:
+                self._on_offer(message, now, effects)
             case JobSlotsReport() as message:
                 self._on_report(message, now, effects)
             case CancelJob():
                 self._on_cancel(now, effects)
             case JobStatusAcknowledged(_, seq):
-                self._status_acknowledged = self._status_acknowledged or seq == self._status_seq
+                self._status.on_acknowledged(seq)
             case ResourceManagerHeartbeat() | _:
                 pass
 
@@ -164,16 +190,48 @@ class JobMaster:
         ):
             self._end(JobResult(JobState.FAILED, reason=hopeless.detail), now, effects)
 
+    def _on_offer(self, message: OfferSlots, now: float, effects: Effects) -> None:
+        unseen = self.driver.unseen
+        sought = unseen.allocation if unseen is not None and unseen.worker == message.worker else None
+        self._workers.on_offer(message, now, effects, sought)
+        if sought is not None and sought in self.pool.slots:
+            # The earlier leader died between recording the driver's place and sending it there.
+            self.driver.seen(self.pool.slots[sought])
+            self._driver_found(ProcessPhase.STARTING, effects)
+        elif sought is not None:
+            self.driver.rearm(now)
+        self._advance(now, effects)
+
     def _on_report(self, message: JobSlotsReport, now: float, effects: Effects) -> None:
-        running, lost = self._workers.on_report(message, now, effects)
+        unseen = self.driver.unseen
+        running, lost = self._workers.on_report(message, now, effects, self._may_adopt)
         for slot, status in running:
-            if status.driver is not None and slot.allocation == self._driver_slot:
+            if unseen is not None and slot.allocation == unseen.allocation:
+                self._deployments.adopt(slot, status, effects)
+                self._driver_found(status.process.phase if status.process else ProcessPhase.STARTING, effects)
+            elif self._adopting and slot.use is None and slot.process is None:
+                self._deployments.adopt(slot, status, effects)
+            if status.driver is not None and slot.allocation == self.driver.slot:
                 self._on_driver_report(status.driver, effects)
             if status.process is not None:
                 self._on_process(slot, status.process, now, effects)
-        if lost:
-            self._lose_slots(message.worker, lost, "the worker released it", now, effects)
+        released = tuple(allocation for allocation in lost if allocation in message.gone)
+        self._lose_slots(message.worker, released, "the worker released it", now, effects, dead=True)
+        self._lose_slots(message.worker, lost, "the worker is releasing it", now, effects)
+        unseen = self.driver.unseen
+        if unseen is not None and unseen.worker == message.worker:
+            if unseen.allocation in message.gone:
+                self._driver_gone(f"its worker has not got it any more: {unseen.reason}", now, effects)
+            else:
+                # It is being released, or was never accepted: the worker is asked until it says which.
+                self._workers.ask_about(unseen.allocation, unseen.worker, effects)
+                self.driver.rearm(now)
         self._advance(now, effects)
+
+    def _may_adopt(self, allocation: AllocationId) -> bool:
+        unseen = self.driver.unseen
+        ending = self.state.is_final or self.state is JobState.CANCELLING
+        return not ending and (self._adopting or (unseen is not None and unseen.allocation == allocation))
 
     def _on_driver_report(self, report: DriverReport, effects: Effects) -> None:
         before = self.executors.report
@@ -190,114 +248,141 @@ class JobMaster:
         slot.process = status
         if slot.use != status.process:
             return
-        is_driver = slot.allocation == self._driver_slot
+        is_driver = slot.allocation == self.driver.slot
         if status.phase is ProcessPhase.RUNNING and is_driver and self.state is JobState.DEPLOYING:
             self._move(JobState.RUNNING, effects)
         if status.phase is not ProcessPhase.EXITED:
             return
         self.pool.mark_idle(slot, now)
         if is_driver:
+            self.driver.slot = None
             self._driver_ended(status, now, effects)
         else:
             executor = self.executors.by_allocation(slot.allocation)
             if executor is not None:
-                self._executor_ended(executor, status, now, effects)
+                failure = self._deployments.executor_ended(executor, status, now, effects)
+                self._timers.set("advance", self._deployments.not_before)
+                if failure is not None:
+                    self._fail(failure, now, effects)
 
     def _driver_ended(self, status: ProcessStatus, now: float, effects: Effects) -> None:
-        self._driver_slot = None
-        if self.state is JobState.RESTARTING:
+        if self.state in (JobState.RESTARTING, JobState.CANCELLING):
             return
         if self.state is JobState.FAILING and self._pending_result is not None:
             self._end(self._pending_result, now, effects)
-        elif self.state is JobState.CANCELLING:
-            return
         elif status.exit_code == 0:
             self._end(JobResult(JobState.FINISHED, 0, status.reason, status.log_tail), now, effects)
         else:
             reason = status.reason or f"the program ended with code {status.exit_code}"
-            self._end(JobResult(JobState.FAILED, status.exit_code, reason, status.log_tail), now, effects)
+            result = JobResult(JobState.FAILED, status.exit_code, reason, status.log_tail)
+            strategy = self.spec.restart
+            killed = status.killed or (status.exit_code is not None and status.exit_code < 0)
+            if strategy is None and killed:
+                strategy = self.config.restart
+            self._restart_or_end(strategy, result, now, effects)
 
-    def _executor_ended(self, executor: Executor, status: ProcessStatus, now: float, effects: Effects) -> None:
-        # Spark itself ends an executor that it decommissions, and then with code 0.
-        decommissioned = executor.registered and status.exit_code == 0
-        wanted = status.stopped or executor.stopping or decommissioned
-        clean_end = self.executors.report is not None and self.executors.report.ended
-        reason = status.reason or f"executor {executor.executor_id} ended with code {status.exit_code}"
-        self.executors.gone(executor.executor_id, status.exit_code, not wanted, reason)
-        fields: dict[str, str | int | float | None] = {
-            "executor": executor.executor_id,
-            "exit_code": status.exit_code,
-            "asked": int(wanted),
-        }
-        effects.events.append(Event("executor-ended", self.job, allocation=executor.allocation, fields=fields))
-        if wanted or clean_end:
+    def _restart_or_end(
+        self, strategy: RestartStrategy | None, result: JobResult, now: float, effects: Effects
+    ) -> None:
+        """The driver is gone: another one after a while, if the strategy has one left, else the end."""
+        ran_s = now - self.driver.started_at
+        delay_s = self._restarts.delay_s(strategy, ran_s) if strategy is not None else None
+        if delay_s is None:
+            count = self.driver.progress.restart_count
+            if count and strategy is not None:
+                reason = f"{result.reason}; it was restarted {count} time(s), which is the limit"
+                result = JobResult(result.state, result.exit_code, reason, result.log_tail)
+            self._end(result, now, effects)
             return
-        self._no_executor_before = now + (0.0 if executor.registered else self.config.executor_restart_delay_s)
-        self._timers.set("advance", self._no_executor_before)
-        if not executor.registered:
-            self.executors.failures_in_a_row += 1
-            if self.executors.failures_in_a_row >= self.config.max_executor_start_failures:
-                result = JobResult(
-                    JobState.FAILED,
-                    None,
-                    f"{self.executors.failures_in_a_row} executors in a row ended before they joined: {reason}",
-                    status.log_tail,
-                )
-                self._fail(result, now, effects)
+        self._adopting = False
+        self._restart_at = now + delay_s
+        self._timers.set("advance", self._restart_at)
+        self.driver.restart(result.reason, self._restarts.failures, effects)
+        self._move(JobState.RESTARTING, effects, reason=result.reason)
 
     def _fail(self, result: JobResult, now: float, effects: Effects) -> None:
-        """Fail a running job: its driver is ended first."""
+        """Fail a running job: its driver is ended first. One that is out of sight has troubles of its own."""
+        if self.driver.unseen is not None:
+            return
         self._pending_result = result
-        if self._driver_slot is None:
+        if self.driver.slot is None:
             self._end(result, now, effects)
         elif self._move(JobState.FAILING, effects):
             self._timers.set("release-timeout", now + self.config.release_timeout_s)
-            self._workers.end_process(self.pool.slots[self._driver_slot], effects)
+            self._workers.end_process(self.pool.slots[self.driver.slot], effects)
 
     # ------------------------------------------------------------------------------------------- losses
 
     def _lose_slots(
-        self, worker: WorkerId, allocations: tuple[AllocationId, ...], reason: str, now: float, effects: Effects
+        self,
+        worker: WorkerId,
+        allocations: tuple[AllocationId, ...],
+        reason: str,
+        now: float,
+        effects: Effects,
+        *,
+        dead: bool = False,
     ) -> None:
-        driver_lost = False
+        """``dead``: what ran in them is known to have ended."""
         for allocation in allocations:
-            self._workers.freeing.pop(allocation, None)
-            slot = self.pool.remove(allocation)
-            if slot is None:
+            slot = self.pool.slots.get(allocation)
+            if self._workers.freeing.get(allocation) == worker:
+                del self._workers.freeing[allocation]
+            # A slot that came back from a restarted worker is not lost with its earlier process.
+            if slot is None or slot.worker != worker:
                 continue
+            self.pool.remove(allocation)
             effects.events.append(Event("slot-lost", self.job, worker, allocation, {"reason": reason}))
             executor = self.executors.by_allocation(allocation)
             if executor is not None:
                 self.executors.gone(executor.executor_id, None, False, f"its slot is lost: {reason}")
-            if allocation == self._driver_slot:
-                self._driver_slot = None
-                driver_lost = True
-        if driver_lost:
-            self._on_driver_lost(reason, now, effects)
-        self._advance(now, effects)
+            if allocation == self.driver.slot:
+                self._lose_driver(slot, reason, now, effects, dead=dead)
 
-    def _on_driver_lost(self, reason: str, now: float, effects: Effects) -> None:
+    def _lose_driver(self, slot: HeldSlot, reason: str, now: float, effects: Effects, *, dead: bool) -> None:
+        """The driver's slot is lost. Unless it is ``dead`` its program may go on: no other may begin yet."""
         if self.state is JobState.FAILING and self._pending_result is not None:
+            self.driver.slot = None
             self._end(self._pending_result, now, effects)
-        elif self.state in (JobState.DEPLOYING, JobState.RUNNING):
-            if self.driver_starts >= self.config.max_driver_starts:
-                text = f"the driver's worker was lost {self.driver_starts} times; the last: {reason}"
-                self._end(JobResult(JobState.FAILED, reason=text), now, effects)
-                return
-            self._move(JobState.RESTARTING, effects, reason=f"the driver's slot is lost: {reason}")
+        elif self.state not in (JobState.DEPLOYING, JobState.RUNNING):
+            self.driver.slot = None
+        elif dead:
+            self.driver.slot = None
+            self._driver_gone(f"its worker is lost: {reason}", now, effects)
+        else:
+            self.driver.out_of_sight(slot.worker, reason, now)
+            self._timers.set("fence", now + self.config.driver_fence_s)
+            self._move(JobState.RECONCILING, effects, reason=f"the driver's slot is lost: {reason}")
+
+    def _driver_found(self, phase: ProcessPhase, effects: Effects) -> None:
+        self._timers.clear("fence")
+        effects.events.append(Event("driver-found", self.job, fields={"process": self.driver.name}))
+        self._move(JobState.DEPLOYING if phase is ProcessPhase.STARTING else JobState.RUNNING, effects)
+
+    def _driver_gone(self, reason: str, now: float, effects: Effects) -> None:
+        """The driver that was out of sight has certainly ended."""
+        self.driver.unseen = None
+        self._timers.clear("fence")
+        result = JobResult(JobState.FAILED, reason=f"the driver is gone: {reason}")
+        self._restart_or_end(self.spec.restart or self.config.restart, result, now, effects)
+
+    def _on_fence(self, now: float, effects: Effects) -> None:
+        unseen = self.driver.unseen
+        if unseen is None:
+            return
+        if unseen.until > now:
+            self._timers.set("fence", unseen.until)
+            return
+        waited = f"{self.config.driver_fence_s:g} s"
+        self._driver_gone(f"nothing was heard of {unseen.worker} for {waited} ({unseen.reason})", now, effects)
+        self._advance(now, effects)
 
     def _maybe_restart(self, now: float, effects: Effects) -> None:
         """Once nothing of the old driver's executors is left, begin again with new secrets."""
-        for slot in self.pool.slots.values():
-            if slot.busy:
-                self._workers.end_process(slot, effects)
-        if any(slot.busy for slot in self.pool.slots.values()):
-            return
-        self._secret = self._ids.new_secret()
-        self.executors = Executors(self._ids, self.executors.next_id)
-        self._directed = 0
-        self._move(JobState.WAITING_FOR_RESOURCES, effects)
-        self._arm_wait(now)
+        if self._deployments.end_all(effects) and now >= self._restart_at:
+            self._deployments.begin_again()
+            self._move(JobState.WAITING_FOR_RESOURCES, effects)
+            self._arm_wait(now)
 
     # ------------------------------------------------------------------------------------------- the job goes on
 
@@ -327,65 +412,26 @@ class JobMaster:
             self._timers.set_once("stabilise", now + self.config.stabilisation_s)
 
     def _deploy_driver(self, now: float, effects: Effects) -> None:
-        slot = self.pool.unused(self.spec.driver.profile)
-        assert slot is not None
         for key in ("stabilise", "wait"):
             self._timers.clear(key)
-        self.driver_starts += 1
-        self._driver_slot = slot.allocation
-        slot.use = f"driver-{self.driver_starts}"
-        slot.idle_since = None
         self._move(JobState.DEPLOYING, effects)
-        self._deploy(slot, effects)
+        self._deployments.start_driver(now, effects)
 
     def _run_executors(self, now: float, effects: Effects) -> None:
-        if self.executors.report is not None:
-            counts: Counts = {self.spec.driver.profile: 1}
-            for profile, count in self.executors.required(self.spec.max_executors).items():
-                counts[profile] = counts.get(profile, 0) + count
-            self._resources.require(counts, now, effects)
-        for executor in self.executors.to_stop():
-            executor.stopping = True
-            slot = self.pool.slots.get(executor.allocation)
-            if slot is not None:
-                self._workers.end_process(slot, effects)
-        if self.executors.active and now >= self._no_executor_before:
-            for total in self.executors.to_start(self.spec.max_executors):
-                for _ in range(total.count):
-                    slot = self.pool.unused(total.size.profile)
-                    if slot is None:
-                        break
-                    executor = self.executors.launch(total, slot.allocation, self._secret, self.spec.working_dir)
-                    slot.use = f"executor-{executor.executor_id}"
-                    slot.idle_since = None
-                    self._deploy(slot, effects)
-        self._direct(effects)
+        required = self._deployments.required()
+        if required is not None:
+            self._resources.require(required, now, effects)
+        self._deployments.stop_surplus(effects)
+        if not (self._adopting and self.executors.unaccounted()):
+            self._deployments.start_executors(now, effects)
+        self._deployments.direct(effects)
 
-    def _direct(self, effects: Effects, again: bool = False) -> None:
-        directives = self.executors.directives()
-        if directives is None or (directives.version == self._directed and not again):
-            return
-        self._directed = directives.version
-        if self._driver_slot is not None:
-            slot = self.pool.slots[self._driver_slot]
-            message = DirectDriver(self.job, slot.allocation, directives)
-            self._out.send(effects, worker_address(slot.worker), message)
-
-    def _deploy(self, slot: HeldSlot, effects: Effects) -> None:
-        self._send_deploy(slot, effects)
-        effects.events.append(Event("deployed", self.job, slot.worker, slot.allocation, {"process": slot.use}))
-
-    def _send_deploy(self, slot: HeldSlot, effects: Effects) -> None:
-        assert slot.use is not None
-        if slot.allocation == self._driver_slot:
-            spec: ProcessSpec = DriverProcess(self.spec, self._secret, self.driver_starts)
-        else:
-            executor = self.executors.by_allocation(slot.allocation)
-            if executor is None:
-                return
-            spec = executor.process
-        message = Deploy(self.job, slot.allocation, slot.use, spec)
-        self._out.send(effects, worker_address(slot.worker), message)
+    def _on_settled(self, now: float, effects: Effects) -> None:
+        """Workers have had their time to show what an earlier leader left with them."""
+        self._adopting = False
+        for executor_id in self.executors.unaccounted():
+            self.executors.write_off(executor_id, "no worker has it")
+        self._advance(now, effects)
 
     def _return_surplus(self, now: float, effects: Effects) -> None:
         if self.state.is_final or self.state is JobState.CANCELLING:
@@ -402,14 +448,17 @@ class JobMaster:
 
     def _on_cancel(self, now: float, effects: Effects) -> None:
         if self.state is JobState.CREATED:
-            self._move(JobState.CANCELED, effects)
             self.result = JobResult(JobState.CANCELED, reason="cancelled")
+            self._move(JobState.CANCELED, effects)
             self._report_status(effects)
             return
         if self.state.is_final or self.state is JobState.CANCELLING:
             return
         self._move(JobState.CANCELLING, effects)
         self._resources.require({}, now, effects)
+        if self.driver.unseen is not None:
+            self._workers.freeing[self.driver.unseen.allocation] = self.driver.unseen.worker
+            self.driver.unseen = None
         self._give_all_back("the job is cancelled", now, effects)
         self._advance(now, effects)
 
@@ -441,13 +490,7 @@ class JobMaster:
         return True
 
     def _report_status(self, effects: Effects) -> None:
-        self._status_seq += 1
-        self._status_acknowledged = False
-        self._send_status(effects)
-
-    def _send_status(self, effects: Effects) -> None:
-        message = JobStatus(self.job, self._status_seq, self.state, self.result, self.released)
-        self._out.send(effects, DISPATCHER, message)
+        self._status.report(self.state, self.result, self.released, effects)
 
     # ------------------------------------------------------------------------------------------- time
 
@@ -457,12 +500,13 @@ class JobMaster:
         for key in self._timers.pop_due(now):
             match key:
                 case "start":
-                    self._move(JobState.WAITING_FOR_RESOURCES, effects)
-                    self._arm_wait(now)
-                    self._timers.set("register", now)
-                    self._timers.set("retry", now + self.config.retry_s)
-                    self._timers.set("heartbeat", now + self.config.heartbeat_interval_s)
-                    self._advance(now, effects)
+                    if self.state is JobState.CREATED:
+                        self._start(now, effects)
+                        self._advance(now, effects)
+                case "fence":
+                    self._on_fence(now, effects)
+                case "settled":
+                    self._on_settled(now, effects)
                 case "register":
                     self._resources.on_register_due(now, effects)
                 case "declare":
@@ -480,6 +524,20 @@ class JobMaster:
                 case _:
                     self._advance(now, effects)
         return effects
+
+    def _start(self, now: float, effects: Effects) -> None:
+        if self._adopting:
+            self._timers.set("settled", now + self.config.heartbeat_timeout_s)
+            effects.events.append(Event("taken-over", self.job, fields={"attempt": self.driver_starts}))
+        if self.driver.unseen is not None:
+            self._move(JobState.RECONCILING, effects)
+            self._timers.set("fence", self.driver.unseen.until)
+        else:
+            self._move(JobState.WAITING_FOR_RESOURCES, effects)
+            self._arm_wait(now)
+        self._timers.set("register", now)
+        self._timers.set("retry", now + self.config.retry_s)
+        self._timers.set("heartbeat", now + self.config.heartbeat_interval_s)
 
     def _arm_wait(self, now: float) -> None:
         if self.config.resource_wait_timeout_s >= 0:
@@ -505,14 +563,13 @@ class JobMaster:
 
     def _on_retry(self, now: float, effects: Effects) -> None:
         """Say again what has not come true (decision 2)."""
-        if self.released and self._status_acknowledged:
+        if self.released and self._status.acknowledged:
             return
         self._timers.set("retry", now + self.config.retry_s)
         for slot in self._workers.repeat(effects):
-            self._send_deploy(slot, effects)
-        self._direct(effects, again=True)
-        if not self._status_acknowledged:
-            self._send_status(effects)
+            self._deployments.send(slot, effects)
+        self._deployments.direct(effects, again=True)
+        self._status.repeat(effects)
         self._advance(now, effects)
 
     def _on_heartbeat(self, now: float, effects: Effects) -> None:
@@ -522,6 +579,7 @@ class JobMaster:
         for worker in self._workers.heartbeat(now, self.config.heartbeat_timeout_s, effects):
             lost = tuple(slot.allocation for slot in self.pool.on_worker(worker))
             self._lose_slots(worker, lost, "no heartbeat", now, effects)
+        self._advance(now, effects)
 
     def _on_release_timeout(self, now: float, effects: Effects) -> None:
         """Whatever has not answered by now is left to the workers' own time-outs (B: ST-07)."""
@@ -537,5 +595,5 @@ class JobMaster:
             assert executor.allocation in self.pool.slots or self.state.is_final or self.state is JobState.CANCELLING, (
                 f"executor {executor.executor_id} lives in a slot that is not held"
             )
-        if self._driver_slot is not None and not self.state.is_final and self.state is not JobState.CANCELLING:
-            assert self._driver_slot in self.pool.slots
+        if self.driver.slot is not None and not self.state.is_final and self.state is not JobState.CANCELLING:
+            assert self.driver.slot in self.pool.slots

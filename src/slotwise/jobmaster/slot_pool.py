@@ -72,6 +72,13 @@ class SlotPool:
                 rejected.append(offer.allocation)
         return tuple(accepted), tuple(rejected)
 
+    def adopt(
+        self, worker: WorkerId, host: str, allocation: AllocationId, profile: ResourceProfile, now: float
+    ) -> HeldSlot:
+        """Hold a slot that an earlier leader of the job held."""
+        slot = self.slots[allocation] = HeldSlot(allocation, worker, host, profile, idle_since=now, confirmed=True)
+        return slot
+
     def unused(self, profile: ResourceProfile) -> HeldSlot | None:
         """A confirmed or accepted slot of this size in which nothing runs, or None. The one held longest first."""
         for slot in self.slots.values():

@@ -5,6 +5,7 @@ shows that it has come true."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from slotwise.jobmaster.slot_pool import HeldSlot, SlotPool
@@ -48,10 +49,13 @@ class WorkerLink:
         view.last_heard = now
         return view
 
-    def on_offer(self, message: OfferSlots, now: float, effects: Effects) -> None:
-        """Accept what the pool needs, reject the rest."""
+    def on_offer(self, message: OfferSlots, now: float, effects: Effects, driver: AllocationId | None = None) -> None:
+        """Accept what the pool needs, and ``driver``, into which a driver may have been sent; reject the rest."""
         self._heard(message.worker, now)
         before = set(self._pool.slots)
+        for offer in message.slots:
+            if offer.allocation == driver:
+                self._pool.adopt(message.worker, message.host, driver, offer.profile, now).confirmed = False
         accepted, rejected = self._pool.offer(message.worker, message.host, message.slots, now)
         to = worker_address(message.worker)
         if accepted:
@@ -64,11 +68,12 @@ class WorkerLink:
                 effects.events.append(Event("acquired", self._job, message.worker, allocation, {"profile": profile}))
 
     def on_report(
-        self, message: JobSlotsReport, now: float, effects: Effects
+        self, message: JobSlotsReport, now: float, effects: Effects, adopting: Callable[[AllocationId], bool]
     ) -> tuple[list[tuple[HeldSlot, JobSlotStatus]], tuple[AllocationId, ...]]:
         """Bring the pool in line; returns what runs in held slots, and the held slots that turn out to be gone.
 
-        A report that is not newer than the last only tells that the worker lives and what is ``gone`` for ever.
+        A report that is not newer than the last only tells that the worker lives and what is ``gone`` for ever. Slots
+        that the job does not hold are given back, unless ``adopting`` says that they are to be taken over.
         """
         view = self._heard(message.worker, now)
         for allocation in message.gone:
@@ -88,9 +93,18 @@ class WorkerLink:
             held = self._pool.slots.get(allocation)
             if held is not None:
                 running.append((held, status))
-            elif allocation not in self.freeing:
+            elif allocation in self.freeing:
+                continue
+            elif adopting(allocation):
+                adopted = self._pool.adopt(message.worker, message.host, allocation, status.profile, now)
+                running.append((adopted, status))
+            else:
                 self.free(allocation, message.worker, "not held by its job", effects)
         return running, tuple(lost)
+
+    def ask_about(self, allocation: AllocationId, worker: WorkerId, effects: Effects) -> None:
+        """Have the worker say whether a slot is there: its next report names it, as present or as gone."""
+        self._out.send(effects, worker_address(worker), AcceptSlots(self._job, (allocation,)))
 
     def free(self, allocation: AllocationId, worker: WorkerId, cause: str, effects: Effects) -> None:
         """Give a slot back."""

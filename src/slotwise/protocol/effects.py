@@ -29,10 +29,13 @@ class PersistJob(msgspec.Struct, frozen=True, tag=True):
 
 
 class PersistResult(msgspec.Struct, frozen=True, tag=True):
-    """Record how a job ended."""
+    """Record how a job ended. The first result stays; ``token`` is the job's leader that says so, and a store that
+    holds the record of a newer one refuses it.
+    """
 
     job: JobId
     result: JobResult
+    token: LeaderToken
 
 
 class PersistProgress(msgspec.Struct, frozen=True, tag=True):

@@ -51,8 +51,8 @@ class ProcessPhase(enum.Enum):
 
 class ProcessStatus(msgspec.Struct, frozen=True):
     """The process in a slot. ``exit_code`` and ``reason`` are there once it has exited; a code below zero is minus
-    the signal that ended it. ``stopped`` is true when it ended because somebody here asked it to. ``log_tail`` holds
-    the last lines that matter.
+    the signal that ended it. ``stopped`` is true when it ended because somebody here asked it to, ``killed`` when a
+    signal from elsewhere ended it or a helper of it. ``log_tail`` holds the last lines that matter.
     """
 
     process: str
@@ -61,6 +61,7 @@ class ProcessStatus(msgspec.Struct, frozen=True):
     exit_code: int | None = None
     reason: str = ""
     stopped: bool = False
+    killed: bool = False
     log_tail: tuple[str, ...] = ()
 
 

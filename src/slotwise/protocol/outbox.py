@@ -54,3 +54,10 @@ class Outbox:
                 self.send(effects, envelope.sender, fenced, envelope.sender_token)
             return False
         return True
+
+    def deposed(self, envelope: Envelope) -> str | None:
+        """Why this machine must end: somebody knows a newer leader at its own address."""
+        message = envelope.payload
+        if isinstance(message, Fenced) and message.address == self.address and message.current > self.token > 0:
+            return f"a newer leader has taken over {self.address} (token {message.current}, this one has {self.token})"
+        return None

@@ -134,6 +134,7 @@ class ResourceManager:
             case Envelope():
                 introduces = isinstance(stimulus.payload, RegisterWorker | RegisterJobMaster | BlockWorker)
                 if self._out.admit(stimulus, effects, introduces=introduces):
+                    effects.shutdown = self._out.deposed(stimulus)
                     self._dispatch(stimulus, now, effects)
             case ConnectionClosed():
                 if stimulus.worker in self.slots.workers:
@@ -246,7 +247,8 @@ class ResourceManager:
             self._want_check(now)
         self._out.send(effects, sender, WorkerBlocked(worker, blocked, entry is not None))
 
-    def _lose_worker(self, worker: WorkerId, reason: str, now: float, effects: Effects) -> None:
+    def _lose_worker(self, worker: WorkerId, reason: str, now: float, effects: Effects, *, dead: bool = False) -> None:
+        """``dead``: what ran on it is known to have ended."""
         known = worker in self.slots.workers
         lost = self.slots.remove_worker(worker)
         for key in (("gone", worker), ("start", worker)):
@@ -256,7 +258,7 @@ class ResourceManager:
             by_job.setdefault(slot.job, []).append(allocation)
         for job, allocations in by_job.items():
             if job in self.jobs:
-                self._out.send(effects, self.jobs[job].address, WorkerLost(worker, tuple(allocations), reason))
+                self._out.send(effects, self.jobs[job].address, WorkerLost(worker, tuple(allocations), reason, dead))
         if known:
             effects.events.append(Event("worker-lost", worker=worker, fields={"reason": reason}))
             if self.config.sizing.worker is not None:
@@ -273,7 +275,11 @@ class ResourceManager:
             self._timers.set_once("retry-workers", now + self.config.provisioner_retry_interval_s)
             self._want_check(now)
         elif message.worker in self.slots.workers:
-            self._lose_worker(message.worker, message.reason, now, effects)
+            self._lose_worker(message.worker, message.reason, now, effects, dead=True)
+        else:
+            # It was lost before its end was known: jobs may wait for the certainty.
+            for job in self.jobs.values():
+                self._out.send(effects, job.address, WorkerLost(message.worker, (), message.reason, dead=True))
 
     # ------------------------------------------------------------------------------------------- jobs
 

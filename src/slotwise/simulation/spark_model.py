@@ -75,6 +75,12 @@ class SparkModel:
             case CleanSlot(allocation):
                 assert allocation not in self.running, f"{allocation} was destroyed under its process"
 
+    def reconnect(self) -> None:
+        """The worker is a new process: drivers find it and say all again."""
+        for allocation, running in list(self.running.items()):
+            if running.report is not None:
+                self._later(0.5, allocation, running.process, self._say)
+
     def end(self, allocation: AllocationId, exit_code: int) -> None:
         """The process in the slot ends."""
         running = self.running.pop(allocation)

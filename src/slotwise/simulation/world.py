@@ -12,6 +12,8 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from slotwise.dispatcher.machine import Dispatcher, DispatcherConfig
 from slotwise.jobmaster.config import JobMasterConfig
 from slotwise.jobmaster.machine import JobMaster
@@ -27,11 +29,19 @@ from slotwise.model.ids import (
     worker_address,
 )
 from slotwise.model.job import JobSpec, JobState
+from slotwise.model.progress import RecoveredJob
 from slotwise.model.resources import ResourceProfile
 from slotwise.protocol.effects import (
+    AdoptedSlot,
     ConnectionClosed,
     Effects,
     Event,
+    JobMasterExited,
+    PersistCancel,
+    PersistJob,
+    PersistProgress,
+    PersistRecord,
+    PersistResult,
     StartJobMaster,
     StartWorker,
     WorkerExited,
@@ -86,6 +96,8 @@ class World:
         self.delivered: list[Envelope] = []
         self.started_workers: list[WorkerId] = []
         self.persisted: list[object] = []
+        self.store: dict[JobId, RecoveredJob] = {}
+        self.incarnations: dict[WorkerId, int] = {}
         self.spark: dict[WorkerId, SparkModel] = {}
         self.machines: dict[Address, Any] = {}
         self._answers: dict[Address, Message] = {}
@@ -94,8 +106,7 @@ class World:
         self._tokens = itertools.count(1)
         self._clients = itertools.count(1)
         self.start_resource_manager()
-        token = LeaderToken(next(self._tokens))
-        self.machines[DISPATCHER] = Dispatcher(DispatcherConfig(), token, self.ids)
+        self.start_dispatcher()
 
     # ------------------------------------------------------------------------------------------- what there is
 
@@ -137,8 +148,55 @@ class World:
 
     def start_resource_manager(self) -> None:
         """A (new) ResourceManager takes over, with nothing but a higher token (B: F-02)."""
-        token = LeaderToken(next(self._tokens))
-        self.machines[RESOURCE_MANAGER] = ResourceManager(self.rm_config, token, self.ids, self.now)
+        self.machines[RESOURCE_MANAGER] = ResourceManager(self.rm_config, self._grant(), self.ids, self.now)
+
+    def start_dispatcher(self) -> None:
+        """A (new) Dispatcher takes over what the store has (B: F-06)."""
+        recovered = [msgspec.structs.replace(job) for job in self.store.values()]
+        self.machines[DISPATCHER] = Dispatcher(DispatcherConfig(), self._grant(), self.ids, self.now, recovered)
+
+    def _grant(self) -> LeaderToken:
+        """Leadership's token: there is room for the JobMasters' below the next."""
+        return LeaderToken(next(self._tokens) * 1_000_000)
+
+    def crash_master(self) -> None:
+        """kill -9 of the master process: Dispatcher, ResourceManager and all JobMasters are gone."""
+        for address in [address for address in self.machines if not address.startswith("te:")]:
+            del self.machines[address]
+
+    def start_master(self) -> None:
+        """A new master on the same store; the workers find it and register at once."""
+        self.start_resource_manager()
+        self.start_dispatcher()
+        self._carry_out(DISPATCHER, self.dispatcher.on_timer(self.now))
+        for worker in self.workers():
+            self._open_connection(worker)
+
+    def crash_job_master(self, job: JobId) -> None:
+        """A JobMaster fails; the Dispatcher is told."""
+        del self.machines[job_master_address(job)]
+        self.stimulate(DISPATCHER, JobMasterExited(job, "it crashed", self.store[job].progress))
+
+    def restart_worker(self, worker: WorkerId) -> None:
+        """The worker's process is killed and comes up again at once: what runs in its slots goes on (B: ST-09)."""
+        address = worker_address(worker)
+        before = self.te(worker)
+        adopted = [
+            AdoptedSlot(
+                slot.allocation, slot.job, slot.profile, slot.job_master, LeaderToken(0), slot.process, slot.executor
+            )
+            for slot in before.table.slots.values()
+            if slot.process is not None
+        ]
+        self.incarnations[worker] = self.incarnations.get(worker, 0) + 1
+        config = msgspec.structs.replace(before.config, incarnation=self.incarnations[worker])
+        self.machines[address] = TaskExecutor(config, self.now, adopted)
+        self._open_connection(worker)
+        self.spark[worker].reconnect()
+
+    def _open_connection(self, worker: WorkerId) -> None:
+        address = worker_address(worker)
+        self._carry_out(address, self.te(worker).connection_opened(self.now))
 
     def stop_resource_manager(self) -> None:
         """The ResourceManager is gone; mail to it is lost."""
@@ -165,11 +223,15 @@ class World:
         return name
 
     def kill_worker(self, worker: WorkerId, *, noticed: bool = True) -> None:
-        """kill -9: the machine and its processes are gone; the master sees the connection close if ``noticed``."""
+        """The worker and its processes are gone; the master sees the connection close if ``noticed``, and a provisioner
+        sees the end of the process.
+        """
         del self.machines[worker_address(worker)]
         self.spark.pop(worker).dead = True
         if noticed and RESOURCE_MANAGER in self.machines:
             self.stimulate(RESOURCE_MANAGER, ConnectionClosed(worker))
+            if self.rm_config.sizing.worker is not None:
+                self.stimulate(RESOURCE_MANAGER, WorkerExited(worker, "its process was killed", started=True))
 
     def submit(self, spec: JobSpec, key: str | None = None) -> JobId:
         """Submit a job and run until it is accepted."""
@@ -245,9 +307,10 @@ class World:
             return
         copies = 2 if self.double(envelope) else 1
         for copy in range(copies):
-            self.after(self.latency_s * (1 + 3 * copy), lambda: self._arrive(envelope))
+            self.after(self.latency_s * (1 + 3 * copy), lambda: self.arrive(envelope))
 
-    def _arrive(self, envelope: Envelope) -> None:
+    def arrive(self, envelope: Envelope) -> None:
+        """A message is there."""
         self.delivered.append(envelope)
         if envelope.to in self.machines:
             self.stimulate(envelope.to, envelope)
@@ -257,7 +320,8 @@ class World:
     def _carry_out(self, address: Address, effects: Effects) -> None:
         machine = self.machines[address]
         machine.check_invariants()
-        self.persisted += effects.persist
+        for record in effects.persist:
+            self._persist(record)
         for envelope in effects.send:
             self.deliver(envelope)
         for process in effects.processes:
@@ -268,13 +332,28 @@ class World:
         for change in effects.job_masters:
             if isinstance(change, StartJobMaster):
                 self.machines[job_master_address(change.job)] = JobMaster(
-                    change.job, change.spec, self.jm_config, change.token, self.ids, self.now
+                    change.job, change.spec, self.jm_config, change.token, self.ids, self.now, change.progress
                 )
         self.events += [(self.now, event) for event in effects.events]
         if effects.shutdown is not None:
-            worker = WorkerId(address.removeprefix("te:"))
             del self.machines[address]
-            self.spark.pop(worker).dead = True
+            if address.startswith("te:"):
+                self.spark.pop(WorkerId(address.removeprefix("te:"))).dead = True
+
+    def _persist(self, record: PersistRecord) -> None:
+        self.persisted.append(record)
+        if isinstance(record, PersistJob):
+            self.store[record.job] = RecoveredJob(record.job, record.key, record.spec)
+            return
+        known = self.store[record.job]
+        match record:
+            case PersistProgress(_, progress):
+                known = msgspec.structs.replace(known, progress=progress)
+            case PersistCancel():
+                known = msgspec.structs.replace(known, cancelled=True)
+            case PersistResult(_, result):
+                known = msgspec.structs.replace(known, result=known.result or result)
+        self.store[record.job] = known
 
     def _start_worker(self, wish: StartWorker) -> None:
         failure = self.worker_starts_fail(wish)

@@ -3,25 +3,29 @@ FLIP-56).
 
 Behaviours: ST-01 … ST-10, ML-02 … ML-05, F-01, F-02. Its reports are absolute and repeated; it repeats offers until
 they are answered and its registration, with back-off, until it is accepted. When the ResourceManager or a JobMaster
-is lost, what runs goes on."""
+is lost, what runs goes on. A restarted TaskExecutor keeps the worker's id and adopts the slots whose processes the
+earlier one left behind (B: ST-09)."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable
 
 import msgspec
 
 from slotwise.model.ids import (
     RESOURCE_MANAGER,
-    Address,
     AllocationId,
     JobId,
     WorkerId,
+    job_master_address,
     worker_address,
 )
+from slotwise.model.process import ExecutorIdentity, ExecutorProcess
 from slotwise.model.resources import ResourceProfile
 from slotwise.model.timers import Timers
 from slotwise.protocol.effects import (
+    AdoptedSlot,
     CleanSlot,
     DriverSaid,
     Effects,
@@ -68,8 +72,8 @@ _FREED_REMEMBERED = 4096
 class TaskExecutorConfig(msgspec.Struct, frozen=True):
     """Times in seconds. ``slot_timeout_s``: how long an offer may stay unanswered (B: ST-04).
     ``job_master_timeout_s``: how long slots are kept for a silent job before they are offered anew, and again before
-    they are released (B: ST-07). ``registration_timeout_s``: without any ResourceManager for so long the worker ends
-    itself.
+    they are released (B: ST-07). ``incarnation`` rises with each process of the same worker.
+    ``registration_timeout_s``: without any ResourceManager for so long the worker ends itself.
     """
 
     worker: WorkerId
@@ -78,6 +82,7 @@ class TaskExecutorConfig(msgspec.Struct, frozen=True):
     version: str
     total: ResourceProfile
     default_profile: ResourceProfile
+    incarnation: int = 0
     heartbeat_interval_s: float = 10.0
     heartbeat_timeout_s: float = 50.0
     registration_retry_s: float = 0.5
@@ -92,7 +97,8 @@ class TaskExecutorConfig(msgspec.Struct, frozen=True):
 class TaskExecutor:
     """See the module's head."""
 
-    def __init__(self, config: TaskExecutorConfig, now: float) -> None:
+    def __init__(self, config: TaskExecutorConfig, now: float, adopted: Iterable[AdoptedSlot] = ()) -> None:
+        """``adopted``: what an earlier process of this worker left. Raises Refusal when it does not fit."""
         self.config = config
         self.table = SlotTable(config.total)
         self.registered = False
@@ -100,7 +106,9 @@ class TaskExecutor:
         self.rss_bytes = 0
         self._out = Outbox(worker_address(config.worker))
         self._timers = Timers()
-        self._report_seq = 0
+        # Reports of this process are newer than all of the earlier ones.
+        self._first_seq = config.incarnation << 32
+        self._report_seq = self._first_seq
         self._job_seq: dict[JobId, int] = {}
         self._jobs_heard: dict[JobId, float] = {}
         self._freed: OrderedDict[AllocationId, None] = OrderedDict()
@@ -108,6 +116,13 @@ class TaskExecutor:
         self._rm_heard = now
         self._timers.set("register", now)
         self._timers.set("give-up", now + config.registration_timeout_s)
+        for known in adopted:
+            self.table.allocate(known.allocation, known.job, known.profile, known.job_master, now)
+            slot = self.table.slots[known.allocation]
+            slot.state, slot.process, slot.executor = SlotState.ACTIVE, known.process, known.executor
+            self._out.learn(known.job_master, known.job_master_token)
+            self._jobs_heard[known.job] = now
+            self._arm_watch(now)
 
     def next_timer(self) -> float | None:
         """When :meth:`on_timer` wants to be called."""
@@ -137,8 +152,11 @@ class TaskExecutor:
             return
         match envelope.payload:
             case Fenced(address, current):
-                # The job has a new leader: from now on it is offered the slots (B: ST-07).
-                self._out.learn(address, current)
+                # The job has a new leader: from now on it is told of the slots and offered them (B: ST-07).
+                if self._out.learn(address, current):
+                    for job in sorted({slot.job for slot in self.table.slots.values()}):
+                        if address == job_master_address(job):
+                            self._report_to_job(job, effects)
                 return
             case _:
                 pass
@@ -167,7 +185,9 @@ class TaskExecutor:
             case RegisterAgain() | Fenced():
                 self._register_again(now)
             case AllocateSlots() as message:
-                self._on_allocate(message, now, effects)
+                # Only from the leader that has this worker's report: another's view of it may be an old one.
+                if self.registered:
+                    self._on_allocate(message, now, effects)
             case ShutdownWorker() as message:
                 self._stop(f"the master said so: {message.reason}", now, effects)
             case ResourceManagerHeartbeat() | _:
@@ -268,6 +288,10 @@ class TaskExecutor:
         slot.process = ProcessStatus(message.process, ProcessPhase.STARTING)
         slot.driver = None
         slot.directives = None
+        slot.executor = None
+        if isinstance(message.spec, ExecutorProcess):
+            spec = message.spec
+            slot.executor = ExecutorIdentity(spec.executor_id, spec.ticket, spec.app_id, spec.profile_id)
         effects.processes.append(StartProcess(slot.allocation, slot.job, message.process, message.spec))
         effects.events.append(
             Event("process-starting", slot.job, self.config.worker, slot.allocation, {"process": message.process})
@@ -351,11 +375,10 @@ class TaskExecutor:
             self._out.send(effects, RESOURCE_MANAGER, WorkerReport(self._slot_report(), self.rss_bytes))
 
     def _report_to_job(self, job: JobId, effects: Effects, gone: tuple[AllocationId, ...] = ()) -> None:
-        seq = self._job_seq.get(job, 0) + 1
+        seq = self._job_seq.get(job, self._first_seq) + 1
         self._job_seq[job] = seq
-        address = Address(f"jm:{job}")
         report = JobSlotsReport(self.config.worker, self.config.host, seq, self.table.job_statuses(job), gone)
-        self._out.send(effects, address, report)
+        self._out.send(effects, job_master_address(job), report)
 
     # ------------------------------------------------------------------------------------------- time
 
@@ -432,7 +455,11 @@ class TaskExecutor:
         if self.stopping is None:
             self._register_again(now)
             self._timers.set("register", now)
-        return self.on_timer(now)
+        effects = self.on_timer(now)
+        for job in sorted({slot.job for slot in self.table.slots.values()}):
+            # A new leader of the job may be at the other end.
+            self._report_to_job(job, effects)
+        return effects
 
     def _stop(self, reason: str, now: float, effects: Effects) -> None:
         if self.stopping is not None:

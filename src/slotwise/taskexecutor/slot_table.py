@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from slotwise.model.ids import Address, AllocationId, JobId
-from slotwise.model.process import DriverDirectives, DriverReport
+from slotwise.model.process import DriverDirectives, DriverReport, ExecutorIdentity
 from slotwise.model.resources import ZERO, ResourceProfile, fits
 from slotwise.protocol.messages import JobSlotStatus, ProcessPhase, ProcessStatus, SlotStatus
 
@@ -39,6 +39,7 @@ class TableSlot:
     process: ProcessStatus | None = None
     driver: DriverReport | None = None
     directives: DriverDirectives | None = None
+    executor: ExecutorIdentity | None = None
 
     @property
     def busy(self) -> bool:
@@ -91,7 +92,7 @@ class SlotTable:
     def job_statuses(self, job: JobId) -> tuple[JobSlotStatus, ...]:
         """The accepted slots of ``job`` with what runs in them, for its JobMaster."""
         return tuple(
-            JobSlotStatus(slot.allocation, slot.profile, slot.process, slot.driver)
+            JobSlotStatus(slot.allocation, slot.profile, slot.process, slot.driver, slot.executor)
             for slot in self.of_job(job)
             if slot.state is SlotState.ACTIVE
         )

@@ -118,6 +118,10 @@ def _running(master: JobMaster) -> JsonObject:
         ],
         "missing": [shortage(item) for item in master.shortages],
         "driver-starts": master.driver_starts,
+        "restarts": master.driver.progress.restart_count,
+        "latest-restarts": [
+            {"attempt": restart.attempt, "reason": restart.reason} for restart in master.driver.progress.restarts
+        ],
         "executors": {
             "wanted": sum(total.count for total in report.totals) if report is not None else 0,
             "launched": len(master.executors.live),
