@@ -61,7 +61,7 @@ def test_f_06_what_was_recorded_is_there_for_the_next_master(reopen: Reopen) -> 
     store.persist(PersistProgress(JOB, PROGRESS))
     store.persist(PersistCancel(JOB))
     result = JobResult(JobState.CANCELED, 143, "cancelled", ("last", "words"))
-    store.persist(PersistResult(JOB, result))
+    store.persist(PersistResult(JOB, result, PROGRESS.token))
     expected = RecoveredJob(JOB, "key-job-a", spec(name=JOB, args=("a b", "ü")), PROGRESS, True, result)
     assert FileJobStore(reopen()).recover() == (expected,)
     assert FileJobStore(reopen()).recover() == (expected,)
@@ -85,6 +85,17 @@ def test_the_last_progress_counts_and_that_of_an_older_leader_is_refused(reopen:
     assert job.progress == JobProgress(LeaderToken(7), attempt=2)
 
 
+def test_f_06_the_first_result_stays_and_that_of_an_older_leader_is_refused(reopen: Reopen) -> None:
+    store = FileJobStore(reopen())
+    accept(store, JOB)
+    store.persist(PersistProgress(JOB, JobProgress(LeaderToken(7))))
+    with pytest.raises(StaleLeader, match="7"):
+        store.persist(PersistResult(JOB, JobResult(JobState.FAILED), LeaderToken(6)))
+    store.persist(PersistResult(JOB, JobResult(JobState.FINISHED, 0), LeaderToken(7)))
+    store.persist(PersistResult(JOB, JobResult(JobState.FAILED), LeaderToken(8)))
+    assert FileJobStore(reopen()).recover()[0].result == JobResult(JobState.FINISHED, 0)
+
+
 @pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "other"])
 def test_a_damaged_specification_is_set_aside_and_the_job_is_not_run(
     reopen: Reopen, damage: str, monkeypatch: pytest.MonkeyPatch
@@ -106,7 +117,7 @@ def test_a_job_that_may_have_run_and_whose_record_is_damaged_has_failed(reopen: 
     store = FileJobStore(reopen())
     accept(store, JOB, "job-b")
     store.persist(PersistProgress(JOB, PROGRESS))
-    store.persist(PersistResult(JOB, JobResult(JobState.FINISHED, 0))) if record == "result" else None
+    store.persist(PersistResult(JOB, JobResult(JobState.FINISHED, 0), PROGRESS.token)) if record == "result" else None
     spoil(reopen(), f"jobs/{JOB}/{record}.json", "flipped")
     for _ in range(2):
         job, other = FileJobStore(reopen()).recover()
@@ -137,7 +148,7 @@ def test_a_store_of_a_newer_version_is_refused_and_left_as_it_is(reopen: Reopen)
 
 def test_a_record_beside_a_specification_that_is_gone_is_refused(reopen: Reopen) -> None:
     with pytest.raises(StoreError, match="is gone"):
-        FileJobStore(reopen()).persist(PersistResult(JOB, JobResult(JobState.FINISHED)))
+        FileJobStore(reopen()).persist(PersistResult(JOB, JobResult(JobState.FINISHED), PROGRESS.token))
 
 
 @pytest.mark.parametrize("name", ["../up", "a/b", "", ".hidden"])

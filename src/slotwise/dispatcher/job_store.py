@@ -17,7 +17,7 @@ import structlog
 
 from slotwise.dispatcher.files import Files
 from slotwise.model.errors import StaleLeader, StoreError
-from slotwise.model.ids import JobId
+from slotwise.model.ids import JobId, LeaderToken
 from slotwise.model.job import JobResult, JobState
 from slotwise.model.progress import JobProgress, RecoveredJob
 from slotwise.protocol.effects import PersistCancel, PersistJob, PersistProgress, PersistRecord, PersistResult
@@ -34,7 +34,8 @@ class JobStore(Protocol):
 
     def persist(self, record: PersistRecord) -> None:
         """Write a record; it is durable on return. Raises :class:`StoreError` with the cause, and then nothing was
-        changed; :class:`StaleLeader` for progress with a smaller token than the stored one's.
+        changed; :class:`StaleLeader` for progress or a result with a smaller token than that of the stored
+        progress. A job's first result stays.
         """
         ...
 
@@ -90,18 +91,17 @@ class FileJobStore:
                 self._next_order += 1
             case PersistProgress(job, progress):
                 self._require(job)
-                stored = self._progress_or_none(job)
-                if stored is not None and stored.token > progress.token:
-                    raise StaleLeader(
-                        f"the job's record is that of leader {stored.token}; {progress.token} leads no more"
-                    )
+                self._refuse_stale(job, progress.token)
                 self._write(_name(job, _PROGRESS), progress)
             case PersistCancel(job):
                 self._require(job)
                 self._write(_name(job, _CANCEL), record)
-            case PersistResult(job, result):
+            case PersistResult(job, result, token):
                 self._require(job)
-                self._write(_name(job, _RESULT), result)
+                # The first stays: it may have been told to somebody.
+                if self._files.size(_name(job, _RESULT)) is None:
+                    self._refuse_stale(job, token)
+                    self._write(_name(job, _RESULT), result)
 
     def _persist_job(self, record: PersistJob, order: int) -> None:
         name = _name(record.job, _JOB)
@@ -120,12 +120,14 @@ class FileJobStore:
         if self._files.size(_name(job, _JOB)) is None:
             raise StoreError(f"{self._files.where(_name(job, _JOB))} is gone")
 
-    def _progress_or_none(self, job: JobId) -> JobProgress | None:
+    def _refuse_stale(self, job: JobId, token: LeaderToken) -> None:
         try:
-            return self._read(_name(job, _PROGRESS), JobProgress)
+            stored = self._read(_name(job, _PROGRESS), JobProgress)
         except _Damaged as error:
             self._set_aside(_name(job, _PROGRESS), error)
-            return None
+            return
+        if stored is not None and stored.token > token:
+            raise StaleLeader(f"the record of {job} is that of leader {stored.token}; {token} leads no more")
 
     def _write(self, name: str, record: msgspec.Struct) -> None:
         raw = msgspec.json.encode(record)

@@ -81,7 +81,8 @@ def job_details(record: JobRecord, master: JobMaster | None, times: JobTimes) ->
     """Flink's JobDetails, and what the job has beside."""
     start, ended, last = times.start_unix_s, times.end_unix_s, times.last_unix_s
     until = ended if ended is not None else last
-    state = record.state if record.state.is_final or master is None else master.state
+    # An end counts once it is recorded; until then the Dispatcher has not heard of it.
+    state = record.state if master is None or record.state.is_final or master.state.is_final else master.state
     details: JsonObject = {
         "jid": record.job,
         "name": record.spec.name,
