@@ -283,7 +283,7 @@ def test_cluster_start_status_stop(tmp_path: Path) -> None:
 
 def test_two_masters_cannot_share_a_port(cluster: Cluster) -> None:
     port = cluster.sandbox.env["SLOTWISE_MASTER"].rsplit(":", 1)[1]
-    done = cluster.sandbox.run("master", "--port", port)
+    done = cluster.sandbox.run("master", "--port", port, "--directory", "another")
     assert done.returncode == 1
     assert "cannot listen" in done.stderr
     assert "--port" in done.stderr
