@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format lint types imports docs bench flink-peer wheel lock clean
+.PHONY: help setup demo test check format lint types imports docs bench flink-peer chaos wheel lock clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -57,6 +57,10 @@ bench: $(READY)  ## Run all benchmarks, and hold them to benchmarks/bounds.toml 
 
 flink-peer: $(READY)  ## Fetch Flink (330 MB, once), to run its slot matching beside ours in `make bench`
 	$(BIN)/python benchmarks/peers/flink_strategy.py
+
+MINUTES ?= 10
+chaos: $(READY)  ## Kill, stop and cut off real processes under real Spark jobs (MINUTES=10, SEED=…)
+	$(BIN)/python -m tests.chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 wheel: $(READY)  ## Build the wheel, with the JVM bridge in it
 	$(BIN)/python -m build --no-isolation --wheel

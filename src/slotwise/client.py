@@ -60,13 +60,15 @@ def read_token(file: Path | None) -> str:
 
 
 class Client:
-    """Synchronous calls to the master at ``url``. Errors are :class:`ClusterError` with what to do."""
+    """Synchronous calls to the master at ``url``, each within ``timeout_s`` seconds. Errors are :class:`ClusterError`
+    with what to do.
+    """
 
-    def __init__(self, url: str, token: str) -> None:
+    def __init__(self, url: str, token: str, timeout_s: float = 30.0) -> None:
         self.url = url.rstrip("/")
         try:
             self._http = httpx.Client(
-                base_url=self.url, headers={"Authorization": f"Bearer {token}"}, timeout=30, trust_env=False
+                base_url=self.url, headers={"Authorization": f"Bearer {token}"}, timeout=timeout_s, trust_env=False
             )
         except httpx.InvalidURL as error:
             raise ClusterError(f"--master {url}: {error}; write http://HOST:PORT") from error
@@ -113,10 +115,21 @@ class Client:
         """The details of a job."""
         return dict(self.call("GET", f"/v1/jobs/{job}"))
 
-    def wait(self, job: str, poll_s: float = 0.3) -> Iterator[dict[str, Any]]:
-        """The details of a job, again and again, the last time in its final state."""
+    def wait(self, job: str, poll_s: float = 0.3, patience_s: float = 120.0) -> Iterator[dict[str, Any]]:
+        """The details of a job, again and again, the last time in its final state. A master that is away for less than
+        ``patience_s`` seconds (a restart) is waited for.
+        """
+        answered = time.monotonic()
         while True:
-            details = self.job(job)
+            try:
+                details = self.job(job)
+            except ClusterError as error:
+                away = isinstance(error.__cause__, httpx.HTTPError)
+                if not away or time.monotonic() - answered > patience_s:
+                    raise
+                time.sleep(poll_s)
+                continue
+            answered = time.monotonic()
             yield details
             if details["state"] in _FINAL:
                 return

@@ -7,6 +7,7 @@ import datetime
 import json
 import sys
 import threading
+import time
 from typing import Any
 
 import click
@@ -102,6 +103,10 @@ def _wait(client: Client, job: str, screen: Screen) -> int:
     return _EXIT_CODES[details["state"]]
 
 
+_FOLLOW_ATTEMPTS = 240
+_FOLLOW_PAUSE_S = 0.5
+
+
 class _Follower:
     """Passes the driver's output through, one thread a log file."""
 
@@ -112,17 +117,29 @@ class _Follower:
         self._threads: dict[str, threading.Thread] = {}
 
     def start_new(self) -> None:
-        """Follow the logs that have appeared."""
-        for name in self._client.call("GET", f"/v1/jobs/{self._job}/logs")["logs"]:
+        """Follow the logs that have appeared. A master that is away is asked again later."""
+        try:
+            names = self._client.call("GET", f"/v1/jobs/{self._job}/logs")["logs"]
+        except ClusterError:
+            return
+        for name in names:
             if name not in self._threads and name.startswith("driver-") and name.endswith((".out", ".err")):
                 thread = threading.Thread(target=self._follow, args=(name,), daemon=True)
                 self._threads[name] = thread
                 thread.start()
 
     def _follow(self, name: str) -> None:
-        with contextlib.suppress(ClusterError, BrokenPipeError):
-            for data in self._client.log(self._job, name, follow=True):
-                self._screen.passthrough(data, error=name.endswith(".err"))
+        offset = 0
+        with contextlib.suppress(BrokenPipeError):
+            for _ in range(_FOLLOW_ATTEMPTS):
+                try:
+                    for data in self._client.log(self._job, name, follow=True, offset=offset):
+                        offset += len(data)
+                        self._screen.passthrough(data, error=name.endswith(".err"))
+                    return
+                except ClusterError:
+                    # The master may be on its way back: the output goes on where it broke off.
+                    time.sleep(_FOLLOW_PAUSE_S)
 
     def finish(self) -> None:
         """The job is over: what is left of its output."""

@@ -18,7 +18,8 @@ from slotwise.model.ids import WorkerId
 from slotwise.model.resources import ResourceProfile
 from slotwise.protocol.effects import WorkerExited
 from slotwise.provisioners.base import ExitListener
-from slotwise.runtime.children import start_child, sweep, wait_exit
+from slotwise.runtime.children import start_child, wait_exit
+from slotwise.runtime.home import end_remains
 
 log = structlog.get_logger(__name__)
 
@@ -58,7 +59,8 @@ class LocalProvisioner:
             *("-m", "slotwise", "worker", "--master", self._master_url, "--token-file", str(self._token_file)),
             *("--worker-id", worker, "--cpus", _cores(total.cpu_milli), "--memory", str(total.memory_bytes)),
             *("--default-slot", f"{_cores(default_profile.cpu_milli)}:{default_profile.memory_bytes}"),
-            *("--directory", str(self._directory)),
+            # What a worker of this machine leaves is ended by this process at once, so nothing waits for its return.
+            *("--directory", str(self._directory), "--orphan-timeout", "0"),
             *self._options,
         ]
         for name, amount in total.extended:
@@ -118,9 +120,9 @@ class LocalProvisioner:
         code = await wait_exit(process)
         self._processes.pop(worker, None)
         directory = self._directory / worker
-        killed = sweep(directory / "children.json")
+        killed = await asyncio.to_thread(end_remains, directory)
         if killed:
-            log.warning("ended what a dead worker left", worker=worker, groups=killed)
+            log.warning("ended what a dead worker left", worker=worker, processes=killed)
         shutil.rmtree(directory, ignore_errors=True)
         if not self._closing:
             how = f"signal {-code}" if code < 0 else f"code {code}"
