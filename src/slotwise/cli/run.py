@@ -24,8 +24,8 @@ from slotwise.model.ids import JobId
 from slotwise.model.job import JobResult, JobSpec, JobState
 from slotwise.model.resources import parse_bytes, parse_cpu
 from slotwise.resourcemanager.sizing import WorkerShape
-from slotwise.runtime.children import claim, is_abandoned
 from slotwise.runtime.events import Happened
+from slotwise.runtime.ownership import claim, is_abandoned
 from slotwise.spark.home import find_spark
 from slotwise.spark.java import find_java
 
@@ -194,7 +194,7 @@ class EmbeddedRun:
             self._pass_output(logs)
             if over:
                 return
-            details = job_details(record, master.job_masters.get(job), master.events.of_job(job))
+            details = job_details(record, master.job_masters.get(job), master.events.times(job))
             self._screen.status(job_line(details))
             await asyncio.sleep(_POLL_S)
 

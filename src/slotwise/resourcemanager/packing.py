@@ -23,6 +23,18 @@ NEVER = 1 << 80
 _GOOD_ENOUGH = 1.01
 """A packing this close to the lower bound is taken as it is; otherwise a second one is tried."""
 
+_SCARCE = 0.9
+"""Resources of which nearly as much is wanted as of the scarcest, going by their shares, are scarce too."""
+
+_WASTE = 0.01
+"""A pattern that leaves this share of a bin's scarce resources unused is worth improving."""
+
+_WORTH_IMPROVING = 16
+"""With at least so many bins to fill alike, patterns are improved."""
+
+_EXCHANGES = 4
+_TINY = 1e-12
+
 
 def lower_bound(sizes: Sequence[Vector], demand: Sequence[int], total: Vector) -> int:
     """The least number of bins of ``total`` that any packing needs: the largest sum per resource, rounded up."""
@@ -54,7 +66,8 @@ def _fill(
     fills: list[Fill] = []
     live = _live(sizes, left, free)
     while at_most and live:
-        pattern = make_pattern(sizes, left, free, live)
+        # The search for a better pattern pays where it is repeated.
+        pattern = make_pattern(sizes, left, free, live, improve=at_most >= _WORTH_IMPROVING)
         repeat = min([left[p] // count for p, count in pattern.items()])
         repeat = min(at_most, max(1, repeat // pace))
         for p, count in pattern.items():
@@ -94,11 +107,14 @@ def _cost(done: tuple[list[Fill], list[int]], sizes: Sequence[Vector], free: Vec
     return sum([repeat for repeat, _ in fills]) + _bins(sizes, left, free, live)
 
 
-def make_pattern(sizes: Sequence[Vector], demand: Sequence[int], free: Vector, live: Sequence[int]) -> dict[int, int]:
+def make_pattern(
+    sizes: Sequence[Vector], demand: Sequence[int], free: Vector, live: Sequence[int], *, improve: bool = True
+) -> dict[int, int]:
     """What one bin of ``free`` takes of the ``live`` sizes, each of which fits and is wanted.
 
     Steps: 1. the share of the demand that a bin gets when the scarcest resource is used up, rounded down; 2. the sizes
-    that the rounding cut most, the large ones first, as far as they fit; 3. whatever else fits, until nothing does."""
+    that the rounding cut most, the large ones first, as far as they fit; 3. whatever else fits, until nothing does;
+    4. to ``improve`` it, where scarce resources are left over, exchanges of one slot for another that uses more."""
     dimensions = range(len(free))
     needs = [sum([demand[p] * sizes[p][r] for p in live]) for r in dimensions]
     if within(tuple(needs), free):
@@ -144,7 +160,62 @@ def make_pattern(sizes: Sequence[Vector], demand: Sequence[int], free: Vector, l
         ]
         more.sort()
         candidates = [p for _, p in more]
+    if not improve:
+        return counts
+    shares = [need / have if have else 0.0 for need, have in zip(needs, free, strict=True)]
+    most = max(shares)
+    weights = [
+        share / most / have if share >= _SCARCE * most and have else 0.0
+        for share, have in zip(shares, free, strict=True)
+    ]
+    if sum([amount * weight for amount, weight in zip(left, weights, strict=True)]) > _WASTE:
+        _exchange(sizes, demand, live, counts, left, weights)
     return counts
+
+
+def _exchange(
+    sizes: Sequence[Vector],
+    demand: Sequence[int],
+    live: Sequence[int],
+    counts: dict[int, int],
+    left: list[int],
+    weights: Sequence[float],
+) -> None:
+    """Replace slots of a pattern, one at a time, by others that use more of what is ``left`` by weight; then add what
+    fits, so that nothing that does stays over. Changes ``counts`` and ``left``."""
+    dimensions = range(len(left))
+    worth = {p: sum([sizes[p][r] * weights[r] for r in dimensions]) for p in live}
+    by_worth = sorted(live, key=worth.__getitem__, reverse=True)
+    for _ in range(_EXCHANGES):
+        best = 0.0
+        pair = None
+        slack = sum([left[r] * weights[r] for r in dimensions]) + _TINY
+        spare = [p for p in by_worth if demand[p] > counts.get(p, 0)]
+        for old in counts:
+            given_back = sizes[old]
+            room = tuple([left[r] + given_back[r] for r in dimensions])
+            least, most = worth[old] + best + _TINY, worth[old] + slack
+            for new in spare:
+                if worth[new] <= least:
+                    break
+                if worth[new] <= most and within(sizes[new], room):
+                    best = worth[new] - worth[old]
+                    pair = (old, new)
+                    break
+        if pair is None:
+            break
+        old, new = pair
+        counts[old] -= 1
+        if not counts[old]:
+            del counts[old]
+        counts[new] = counts.get(new, 0) + 1
+        for r in dimensions:
+            left[r] += sizes[old][r] - sizes[new][r]
+    for p in live:
+        while demand[p] > counts.get(p, 0) and within(sizes[p], tuple(left)):
+            counts[p] = counts.get(p, 0) + 1
+            for r in dimensions:
+                left[r] -= sizes[p][r]
 
 
 @dataclass(slots=True)
