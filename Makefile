@@ -48,8 +48,12 @@ format: $(READY)  ## Format the code
 docs: $(READY)  ## Write the reference pages that are made from the code
 	$(BIN)/python -m slotwise.reference docs
 
-bench: $(READY)  ## Run all benchmarks
-	@for script in benchmarks/*.py; do case $$script in benchmarks/_*) ;; *) echo "== $$script"; $(BIN)/python $$script || exit 1;; esac; done
+bench: $(READY)  ## Run all benchmarks, and hold them to benchmarks/bounds.toml where it has bounds
+	@for script in benchmarks/[!_]*.py; do \
+		name=$$(basename $$script .py); \
+		if grep -q "^\[$$name\." benchmarks/bounds.toml; then check=--check; else check=; fi; \
+		echo "== $$script $$check"; $(BIN)/python $$script $$check || exit 1; \
+	done
 
 flink-peer: $(READY)  ## Fetch Flink (330 MB, once), to run its slot matching beside ours in `make bench`
 	$(BIN)/python benchmarks/peers/flink_strategy.py

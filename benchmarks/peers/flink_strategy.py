@@ -24,6 +24,24 @@ SOURCE = Path(__file__).parent / "flink" / "MatchingPeer.java"
 CLASS = "org.apache.flink.runtime.resourcemanager.slotmanager.MatchingPeer"
 
 
+Size = tuple[int, int]
+"""(milli-cores, MiB)."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A case: each of ``jobs`` jobs asks for ``each`` slots of every size (None: the unknown profile). ``used``: what
+    is in use on each worker; nothing when all are empty. ``spread``: Flink's mode SLOTS instead of NONE.
+    """
+
+    workers: int
+    jobs: int
+    each: int
+    sizes: Sequence[Size | None]
+    used: Sequence[Size] = ()
+    spread: bool = False
+
+
 @dataclass(frozen=True)
 class Measured:
     """What Flink did with a case; the time is the best of its warm rounds."""
@@ -63,27 +81,25 @@ def available() -> bool:
     return (HOME / "classes" / f"{CLASS.replace('.', '/')}.class").exists()
 
 
-def measure(
-    cases: Sequence[tuple[int, int, int, Sequence[tuple[int, int] | None]]],
-    worker: tuple[int, int],
-    slot: tuple[int, int],
-    rounds: int,
-) -> list[Measured] | None:
-    """Run (workers, jobs, slots of each size, sizes) in one JVM each; None where Flink was not fetched.
+def measure(cases: Sequence[Asked], worker: Size, slot: Size, rounds: int) -> list[Measured | None]:
+    """Run each case in a JVM of its own; None for each where Flink was not fetched."""
+    return [_measure(one, worker, slot, rounds) if available() else None for one in cases]
 
-    Sizes are (milli-cores, MiB); None stands for the unknown profile."""
-    if not available():
-        return None
-    found = []
-    for workers, jobs, each, sizes in cases:
-        words = "+".join("unknown" if size is None else f"{size[0]}:{size[1]}" for size in sizes)
+
+def _measure(one: Asked, worker: Size, slot: Size, rounds: int) -> Measured:
+    words = "+".join("unknown" if size is None else f"{size[0]}:{size[1]}" for size in one.sizes)
+    mode = "SLOTS" if one.spread else "NONE"
+    with tempfile.TemporaryDirectory(prefix="flink-peer-") as folder:
+        used = Path(folder) / "used" if one.used else ""
+        if isinstance(used, Path):
+            used.write_text("".join(f"{cpu}:{memory}\n" for cpu, memory in one.used))
         argv = [_java(), "-Xmx4g", "-cp", f"{HOME / 'classes'}:{_class_path()}", CLASS, str(rounds)]
-        argv += [f"{worker[0]}:{worker[1]}", f"{slot[0]}:{slot[1]}", f"{workers},{jobs},{each},{words}"]
+        argv += [f"{worker[0]}:{worker[1]}", f"{slot[0]}:{slot[1]}"]
+        argv.append(f"{one.workers},{one.jobs},{one.each},{words},{mode},{used}")
         done = subprocess.run(argv, capture_output=True, text=True, check=True)
-        line = next(line for line in done.stdout.splitlines() if line.startswith("measured "))
-        _, time_ms, slots, used, new = line.split()
-        found.append(Measured(float(time_ms) / 1e3, int(slots), int(used), int(new)))
-    return found
+    line = next(line for line in done.stdout.splitlines() if line.startswith("measured "))
+    _, time_ms, slots, taken, new = line.split()
+    return Measured(float(time_ms) / 1e3, int(slots), int(taken), int(new))
 
 
 def _class_path() -> str:

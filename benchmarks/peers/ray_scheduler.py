@@ -11,9 +11,14 @@ from unittest.mock import MagicMock
 MIB = 1024 * 1024
 
 
+def available() -> bool:
+    """Whether Ray is installed."""
+    return importlib.util.find_spec("ray") is not None
+
+
 def schedule(sizes: Sequence[tuple[int, int]], each: int, worker: tuple[int, int]) -> tuple[float, int] | None:
     """(seconds, nodes) for ``each`` slots of every size from an empty cluster; sizes in (milli-cores, MiB)."""
-    if importlib.util.find_spec("ray") is None:
+    if not available():
         return None
     config = importlib.import_module("ray.autoscaler.v2.instance_manager.config")
     scheduler = importlib.import_module("ray.autoscaler.v2.scheduler")

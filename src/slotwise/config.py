@@ -91,7 +91,8 @@ def _parse_multiplier(text: str, what: str) -> float:
 
 
 # Beyond a job's silence time-outs a worker takes so long, at most, to end a driver: it looks every few seconds, keeps
-# the slots for a new leader for 10 s, and gives processes 15 s to end in order.
+# the slots for a new leader for 10 s, and gives processes 15 s to end in order. The worker may be killed and come
+# back just before its keepers end the driver; then the time-outs begin anew.
 _FENCE_MARGIN_S = 50.0
 
 _D, _N = parse_duration, _parse_count
@@ -130,6 +131,14 @@ _ALL = (
     Option("slot.idle.timeout", "50 s", _D, "How long a job keeps a slot that it does not need."),
     Option("taskmanager.slot.timeout", "10 s", _D, "How long a slot waits for its job to accept it."),
     Option("taskmanager.registration.timeout", "5 min", _D, "A worker that no master accepts for so long ends itself."),
+    Option(
+        "taskmanager.orphan-timeout",
+        "15 s",
+        _D,
+        "What runs in the slots of a worker that was killed ends after so long, unless the worker is started again on "
+        "that host; 0: at once. Workers that the cluster starts itself take 0. Masters must know it as well: a driver "
+        "of a worker out of sight is not replaced before.",
+    ),
     Option(
         "jobmanager.adaptive-scheduler.resource-wait-timeout",
         "5 min",
@@ -321,7 +330,7 @@ class Configuration:
             stabilisation_s=self.get("jobmanager.adaptive-scheduler.resource-stabilization-timeout"),
             idle_slot_timeout_s=self.get("slot.idle.timeout"),
             restart=self.restart_strategy(),
-            driver_fence_s=self.get("heartbeat.timeout") + _FENCE_MARGIN_S,
+            driver_fence_s=self.get("heartbeat.timeout") + self.get("taskmanager.orphan-timeout") + _FENCE_MARGIN_S,
         )
 
 

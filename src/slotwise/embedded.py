@@ -15,7 +15,8 @@ from slotwise.master import Master, MasterOptions
 from slotwise.model.resources import GIB, ResourceProfile
 from slotwise.provisioners.local import LocalProvisioner
 from slotwise.resourcemanager.sizing import WorkerShape
-from slotwise.runtime.children import claim, is_abandoned, sweep_stale
+from slotwise.runtime.home import sweep_stale
+from slotwise.runtime.ownership import claim, is_abandoned
 
 DEFAULT_WORKERS = 2
 _PREFIX = "slotwise-"
@@ -26,7 +27,7 @@ def sweep_scratch() -> None:
     workers' processes."""
     for scratch in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         if is_abandoned(scratch):
-            sweep_stale(scratch / "workers")
+            sweep_stale(scratch / "workers", spare_kept=False)
             shutil.rmtree(scratch, ignore_errors=True)
 
 

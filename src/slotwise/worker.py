@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import signal
 import sys
 from dataclasses import dataclass
@@ -19,8 +18,9 @@ from slotwise.model.resources import ResourceProfile
 from slotwise.protocol.codec import PROTOCOL_VERSION, Frame, Hello, LogPosition, Mail
 from slotwise.protocol.effects import DriverSaid, Effects, ProcessChanged, StopRequested
 from slotwise.runtime.actor import Actor
-from slotwise.runtime.children import claim, sweep_stale
-from slotwise.runtime.clock import monotonic
+from slotwise.runtime.clock import RandomIds, monotonic
+from slotwise.runtime.home import settle, sweep_stale
+from slotwise.runtime.kept import KeeperSettings
 from slotwise.runtime.logs import LogShipper
 from slotwise.runtime.slots import SlotRunner
 from slotwise.runtime.stream import MasterStream
@@ -33,19 +33,24 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class WorkerOptions:
-    """How a worker is started. ``directory`` holds its slots' files; it is removed at the end."""
+    """How a worker is started. Its directory is made below ``base`` and removed at the end. Without a ``worker`` it
+    takes over what another of this host has left there alive, if it can, or draws an id of its own.
+
+    ``orphan_timeout_s``: how long what runs in its slots outlives this process; 0: not at all.
+    """
 
     master_url: str
     token: str
-    worker: WorkerId
+    worker: WorkerId | None
     host: str
     total: ResourceProfile
     default_profile: ResourceProfile
-    directory: Path
+    base: Path
     heartbeat_interval_s: float = 10.0
     heartbeat_timeout_s: float = 50.0
     registration_timeout_s: float = 300.0
     slot_timeout_s: float = 10.0
+    orphan_timeout_s: float = 15.0
 
 
 class WorkerProcess:
@@ -61,11 +66,13 @@ class WorkerProcess:
         options = self.options
         loop = asyncio.get_running_loop()
         self._done = loop.create_future()
-        sweep_stale(options.directory.parent)
-        options.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        claim(options.directory)
+        home = settle(
+            options.base, options.worker, options.total, options.host, lambda: WorkerId(RandomIds().new_id("worker"))
+        )
+        sweep_stale(options.base)
+        worker = home.record.worker
         config = TaskExecutorConfig(
-            worker=options.worker,
+            worker=worker,
             host=options.host,
             pid=os.getpid(),
             version=__version__,
@@ -76,21 +83,25 @@ class WorkerProcess:
             job_master_timeout_s=options.heartbeat_timeout_s,
             registration_timeout_s=options.registration_timeout_s,
             slot_timeout_s=options.slot_timeout_s,
+            incarnation=home.record.incarnation,
         )
-        machine = TaskExecutor(config, monotonic())
-        self._actor = Actor(f"te:{options.worker}", machine, self._carry_out, self._on_crash)
         self._stream = MasterStream(
             options.master_url,
             options.token,
-            Hello(options.worker, PROTOCOL_VERSION, __version__),
+            Hello(worker, PROTOCOL_VERSION, __version__),
             self._on_frame,
             self._on_open,
         )
         self._shipper = LogShipper(self._stream.send)
         bridge = BridgeServer(lambda allocation, report: self._actor.post(DriverSaid(allocation, report)))
-        await bridge.start()
+        await bridge.start(home.record.bridge_port)
+        home.note_bridge(bridge.port)
         launcher = SparkLauncher(bridge, options.host, options.total.extended)
-        self._runner = SlotRunner(options.directory, launcher, self._shipper, self._on_process)
+        keepers = KeeperSettings(home.lock, options.orphan_timeout_s)
+        self._runner = SlotRunner(home.directory, launcher, self._shipper, self._on_process, self._on_crash, keepers)
+        adopted = self._runner.adopt(home.left)
+        machine = TaskExecutor(config, monotonic(), adopted=adopted)
+        self._actor = Actor(f"te:{worker}", machine, self._carry_out, self._on_crash)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal, number)
         self._actor.start()
@@ -113,7 +124,7 @@ class WorkerProcess:
             await self._stream.close()
             await self._actor.stop()
             await bridge.close()
-            shutil.rmtree(options.directory, ignore_errors=True)
+            home.remove()
 
     async def _watch_memory(self, machine: TaskExecutor) -> None:
         process = psutil.Process()

@@ -5,15 +5,19 @@ machines.
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from slotwise.jobmaster.config import JobMasterConfig
+from slotwise.model.errors import SizeError
 from slotwise.model.ids import RESOURCE_MANAGER, Address, JobId, LeaderToken, job_master_address
 from slotwise.model.job import JobState
-from slotwise.model.requirements import Requirement
+from slotwise.model.requirements import Requirement, check_all_or_none_stated
 from slotwise.model.resources import GIB, ResourceProfile
 from slotwise.protocol.messages import (
     AllocateSlots,
     AllocationsRefused,
+    DeclarationRefused,
     DeclareRequirements,
     Envelope,
     JobMasterRegistered,
@@ -173,6 +177,65 @@ def test_d_12_a_free_before_the_reduction_starts_an_attempt_that_the_reduction_c
     # The check delay has not passed yet: nothing was sent, and the reduction comes in time.
     job.declare(1)
     assert len(asked(world)) == before
+
+
+def test_d_14_a_declaration_that_mixes_stated_and_unknown_profiles_changes_nothing_and_is_refused() -> None:
+    world = World()
+    world.add_worker(WORKER)
+    world.run(1)
+    job = Job(world, "a")
+    job.declare(1)
+    job.version += 1
+    mixed = (Requirement(SIZE, 2), Requirement(None, 1))
+    job.say(DeclareRequirements(job.job, job.version, mixed))
+    world.run(1)
+    refused = job.heard(DeclarationRefused)
+    assert [(one.version, str(SIZE) in one.reason) for one in refused if isinstance(one, DeclarationRefused)] == [
+        (2, True)
+    ]
+    assert job.held() == {SIZE: 1}
+    entry = world.rm.slots.ledger.get(job.job)
+    assert entry is not None
+    assert entry.required == {SIZE: 1}
+    assert [event.job for event in world.named("declaration-refused")] == [job.job]
+
+
+def test_d_14_a_jobs_next_step_may_not_be_of_the_other_kind_either() -> None:
+    """FLIP-56 speaks of a whole job, not of the steps that run at one time."""
+    world = World()
+    world.add_worker(WORKER)
+    world.run(1)
+    job, other = Job(world, "a"), Job(world, "b")
+    job.declare(1)
+    job.declare(0)
+    job.declare(1, profile=None)
+    other.declare(1, profile=None)
+    assert len(job.heard(DeclarationRefused)) == 1
+    assert not other.heard(DeclarationRefused)
+    assert sum(other.held().values()) == 1
+
+
+def test_d_14_a_job_whose_declaration_is_refused_fails_with_the_reason() -> None:
+    world = World()
+    world.add_worker(WORKER)
+    job = world.submit(spec(program="/long.py"))
+    world.run_until(lambda: world.state(job) is JobState.RUNNING)
+    refused = DeclarationRefused(job, 1, "a job must state the resources of all its steps or of none")
+    address = job_master_address(job)
+    world.deliver(Envelope(0, address, world.jm(job).token, RESOURCE_MANAGER, world.rm.token, refused))
+    world.run_until(lambda: world.dispatcher.jobs[job].released)
+    result = world.dispatcher.jobs[job].result
+    assert result is not None
+    assert (result.state, result.reason) == (JobState.FAILED, refused.reason)
+
+
+@given(st.lists(st.none() | st.sampled_from([SIZE, WORKER]), max_size=4))
+def test_d_14_all_or_none_of_a_jobs_profiles_are_stated(profiles: list[ResourceProfile | None]) -> None:
+    if None in profiles and any(profile is not None for profile in profiles):
+        with pytest.raises(SizeError, match=r"all its steps or of none.*default slots"):
+            check_all_or_none_stated(profiles)
+    else:
+        check_all_or_none_stated(profiles)
 
 
 def test_a_declaration_of_a_job_that_never_registered_is_answered_register_again() -> None:

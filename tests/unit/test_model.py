@@ -161,6 +161,42 @@ def test_timers_fire_in_the_order_of_their_deadlines() -> None:
     assert timers.next() is None
 
 
+_timer_steps = st.lists(
+    st.tuples(st.sampled_from(["set", "set_once", "clear", "pop"]), st.integers(0, 5), st.integers(0, 9)), max_size=300
+)
+
+
+@given(_timer_steps)
+def test_timers_do_what_a_sorted_list_of_deadlines_would(steps: list[tuple[str, int, int]]) -> None:
+    timers = Timers()
+    model: dict[int, int] = {}
+    for kind, key, at in steps:
+        if kind == "set":
+            timers.set(key, at)
+            model[key] = at
+        elif kind == "set_once":
+            timers.set_once(key, at)
+            model.setdefault(key, at)
+        elif kind == "clear":
+            timers.clear(key)
+            model.pop(key, None)
+        else:
+            due = sorted((key for key, when in model.items() if when <= at), key=model.__getitem__)
+            assert timers.pop_due(at) == due
+            for one in due:
+                del model[one]
+        assert timers.next() == min(model.values(), default=None)
+        assert {key for key in range(6) if timers.is_set(key)} == set(model)
+
+
+def test_timers_that_are_moved_again_and_again_do_not_pile_up() -> None:
+    timers = Timers()
+    timers.set("first", 0.0)
+    for i in range(10_000):
+        timers.set("moved", 1.0 + i)
+    assert len(timers._heap) < 100
+
+
 def _envelope(payload: object = JobDone("job-1"), **changes: object) -> Envelope:  # type: ignore[arg-type]
     envelope = Envelope(1, RESOURCE_MANAGER, LeaderToken(5), Address("jm:job-1"), LeaderToken(3), payload)  # type: ignore[arg-type]
     return msgspec.structs.replace(envelope, **changes)

@@ -15,9 +15,10 @@ from slotwise.model.ids import JobId
 from slotwise.protocol.codec import LogData, LogPosition
 from slotwise.protocol.effects import Effects
 from slotwise.runtime.actor import Actor
-from slotwise.runtime.children import claim, is_abandoned, kill_marked
+from slotwise.runtime.children import kill_marked
 from slotwise.runtime.clock import monotonic
 from slotwise.runtime.logs import LogStore, tail_lines
+from slotwise.runtime.ownership import claim, is_abandoned
 from slotwise.simulation.world import World
 from tests.unit.worlds import spec
 
@@ -53,9 +54,9 @@ def test_a_folder_is_abandoned_only_when_its_process_ran_here_and_is_gone(tmp_pa
     assert not is_abandoned(tmp_path)
     owner = tmp_path / "owner.json"
     mine = json.loads(owner.read_text())
-    owner.write_text(json.dumps({**mine, "created": mine["created"] - 100}))
+    owner.write_text(json.dumps({**mine, "born": mine["born"] - 100}))
     assert is_abandoned(tmp_path)
-    owner.write_text(json.dumps({**mine, "created": 0, "host": "another"}))
+    owner.write_text(json.dumps({**mine, "born": 0, "host": "another"}))
     assert not is_abandoned(tmp_path)
     owner.unlink()
     assert not is_abandoned(tmp_path)
@@ -70,7 +71,7 @@ def test_a_detached_process_is_found_by_its_mark() -> None:
     )
     assert sleeper.stdout is not None
     sleeper.stdout.readline()
-    assert kill_marked("SLOT_ALLOCATION", "slot-of-this-test") == 1
+    assert kill_marked("SLOT_ALLOCATION", ("slot-of-this-test",)) == 1
     assert sleeper.wait(10) == -9
 
 

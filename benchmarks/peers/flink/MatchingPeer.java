@@ -1,6 +1,9 @@
 package org.apache.flink.runtime.resourcemanager.slotmanager;
 
+import java.io.IOException;
 import java.lang.reflect.Proxy;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Collection;
@@ -11,6 +14,7 @@ import org.apache.flink.api.common.JobID;
 import org.apache.flink.api.common.resources.CPUResource;
 import org.apache.flink.configuration.MemorySize;
 import org.apache.flink.configuration.TaskManagerOptions;
+import org.apache.flink.runtime.clusterframework.types.AllocationID;
 import org.apache.flink.runtime.clusterframework.types.ResourceID;
 import org.apache.flink.runtime.clusterframework.types.ResourceProfile;
 import org.apache.flink.runtime.resourcemanager.registration.TaskExecutorConnection;
@@ -19,9 +23,11 @@ import org.apache.flink.runtime.taskexecutor.TaskExecutorGateway;
 
 /**
  * Times Flink's allocation strategy. Arguments: rounds, the worker's size, the default slot's size, then for each
- * case "workers,jobs,each,sizes", where sizes are milli-cores:MiB joined by "+", or "unknown". Every job asks for
- * `each` slots of every size. Lives in Flink's package because the strategy is visible there alone. Prints, for each
- * case, the fewest milliseconds of the second half of the rounds, slots given, workers used, workers asked for.
+ * case "workers,jobs,each,sizes,mode,used", where sizes are milli-cores:MiB joined by "+", or "unknown", mode is one of
+ * Flink's load balance modes, and used is a file with what is in use on each worker, milli-cores:MiB a line, or nothing
+ * for empty workers. Every job asks for `each` slots of every size. Lives in Flink's package because the strategy is
+ * visible there alone. Prints, for each case, the fewest milliseconds of the second half of the rounds, slots given,
+ * workers used, workers asked for.
  */
 public final class MatchingPeer {
     private MatchingPeer() {}
@@ -37,13 +43,15 @@ public final class MatchingPeer {
                 .build();
     }
 
-    public static void main(String[] arguments) {
+    public static void main(String[] arguments) throws IOException {
         int rounds = Integer.parseInt(arguments[0]);
         ResourceProfile worker = size(arguments[1]);
         ResourceProfile slot = size(arguments[2]);
         for (int i = 3; i < arguments.length; i++) {
-            String[] given = arguments[i].split(",");
-            measure(rounds, worker, slot, Integer.parseInt(given[0]), wanted(given));
+            String[] given = arguments[i].split(",", -1);
+            List<String> used = given[5].isEmpty() ? List.of() : Files.readAllLines(Path.of(given[5]));
+            var mode = TaskManagerOptions.TaskManagerLoadBalanceMode.valueOf(given[4]);
+            measure(rounds, worker, slot, Integer.parseInt(given[0]), wanted(given), mode, used);
         }
     }
 
@@ -66,7 +74,9 @@ public final class MatchingPeer {
             ResourceProfile worker,
             ResourceProfile slot,
             int workers,
-            Map<JobID, Collection<ResourceRequirement>> wanted) {
+            Map<JobID, Collection<ResourceRequirement>> wanted,
+            TaskManagerOptions.TaskManagerLoadBalanceMode mode,
+            List<String> used) {
         FineGrainedTaskManagerTracker tracker = new FineGrainedTaskManagerTracker();
         TaskExecutorGateway gateway =
                 (TaskExecutorGateway)
@@ -75,13 +85,22 @@ public final class MatchingPeer {
                                 new Class<?>[] {TaskExecutorGateway.class},
                                 (proxy, method, values) -> null);
         for (int i = 0; i < workers; i++) {
-            tracker.addTaskManager(new TaskExecutorConnection(new ResourceID("worker-" + i), gateway), worker, slot);
+            TaskExecutorConnection connection = new TaskExecutorConnection(new ResourceID("worker-" + i), gateway);
+            tracker.addTaskManager(connection, worker, slot);
+            if (!used.isEmpty() && !used.get(i).equals("0:0")) {
+                tracker.notifySlotStatus(
+                        new AllocationID(),
+                        new JobID(),
+                        connection.getInstanceID(),
+                        size(used.get(i)),
+                        SlotState.ALLOCATED);
+            }
         }
         DefaultResourceAllocationStrategy strategy =
                 new DefaultResourceAllocationStrategy(
                         worker,
                         16,
-                        TaskManagerOptions.TaskManagerLoadBalanceMode.NONE,
+                        mode,
                         Duration.ofSeconds(30),
                         0,
                         new CPUResource(0.0),
@@ -97,11 +116,11 @@ public final class MatchingPeer {
             }
         }
         times.sort(null);
-        java.util.Set<Object> used = new java.util.HashSet<>();
+        java.util.Set<Object> taken = new java.util.HashSet<>();
         long given = 0;
         for (var job : result.getAllocationsOnRegisteredResources().values()) {
             for (var entry : job.entrySet()) {
-                used.add(entry.getKey());
+                taken.add(entry.getKey());
                 given += entry.getValue().getTotalResourceCount();
             }
         }
@@ -110,7 +129,7 @@ public final class MatchingPeer {
                 "measured %.4f %d %d %d%n",
                 times.get(0),
                 given,
-                used.size(),
+                taken.size(),
                 result.getPendingTaskManagersToAllocate().size());
     }
 }

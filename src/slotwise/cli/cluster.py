@@ -23,7 +23,7 @@ from slotwise.model.errors import ClusterError, EnvironmentProblem
 from slotwise.protocol.effects import PersistCancel
 from slotwise.provisioners.local import RECORDS_FILE
 from slotwise.provisioners.worker_records import end_all
-from slotwise.runtime.children import sweep_stale
+from slotwise.runtime.home import sweep_stale
 
 _START_LIMIT_S = 30.0
 _STOP_LIMIT_S = 60.0
@@ -79,7 +79,7 @@ def _clear_up() -> str:
 
     jobs = asyncio.run(cancel_jobs())
     workers = end_all(directory / "workers" / RECORDS_FILE, _WORKERS_STOP_LIMIT_S)
-    sweep_stale(directory / "workers")
+    sweep_stale(directory / "workers", spare_kept=False)
     return f"ended {workers} worker(s), cancelled {jobs} job(s)"
 
 

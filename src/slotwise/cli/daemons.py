@@ -214,6 +214,12 @@ def _token(file: Path) -> str:
 @click.option(
     "--directory", type=click.Path(path_type=Path), help="Folder for slots' files; they are removed with the slots."
 )
+@click.option(
+    "--orphan-timeout",
+    metavar="TIME",
+    help="How long drivers and executors outlive this process if it is killed; a worker that is started here again "
+    "within that time takes them over. 0: not at all [default: taskmanager.orphan-timeout].",
+)
 @config_options
 @_LOG_LEVEL
 def worker(**given: Any) -> int:
@@ -226,7 +232,7 @@ def worker(**given: Any) -> int:
     """
     import psutil
 
-    from slotwise.config import load
+    from slotwise.config import load, parse_duration
     from slotwise.model.ids import WorkerId
     from slotwise.worker import WorkerOptions, WorkerProcess
 
@@ -242,20 +248,25 @@ def worker(**given: Any) -> int:
         cpus, _, memory = given["default_slot"].partition(":")
         default = worker_total(cpus, memory)
     url = given["master_url"] or default_master_url()
-    worker_id = WorkerId(given["worker_id"] or f"worker-{secrets.token_hex(4)}")
+    orphan_timeout_s = configuration.get("taskmanager.orphan-timeout")
+    if given["orphan_timeout"] is not None:
+        orphan_timeout_s = parse_duration(given["orphan_timeout"], "--orphan-timeout")
+    if orphan_timeout_s < 0:
+        raise UsageError("the orphan timeout cannot be without end: nothing of a dead worker may live for ever")
     options = WorkerOptions(
         master_url=url,
         token=read_token(given["token_file"]),
-        worker=worker_id,
+        worker=WorkerId(given["worker_id"]) if given["worker_id"] else None,
         host=given["host"] or _own_address(url),
         total=total,
         default_profile=default,
         # A folder of the worker's own: it is removed at the end, and what else is in the named one is not ours.
-        directory=(given["directory"] or _scratch_base()).absolute() / worker_id,
+        base=(given["directory"] or _scratch_base()).absolute(),
         heartbeat_interval_s=configuration.get("heartbeat.interval"),
         heartbeat_timeout_s=configuration.get("heartbeat.timeout"),
         registration_timeout_s=configuration.get("taskmanager.registration.timeout"),
         slot_timeout_s=configuration.get("taskmanager.slot.timeout"),
+        orphan_timeout_s=orphan_timeout_s,
     )
     try:
         return asyncio.run(WorkerProcess(options).run())

@@ -24,8 +24,8 @@ from slotwise.model.ids import JobId
 from slotwise.model.job import JobResult, JobSpec, JobState
 from slotwise.model.resources import parse_bytes, parse_cpu
 from slotwise.resourcemanager.sizing import WorkerShape
-from slotwise.runtime.children import claim, is_abandoned
 from slotwise.runtime.events import Happened
+from slotwise.runtime.ownership import claim, is_abandoned
 from slotwise.spark.home import find_spark
 from slotwise.spark.java import find_java
 

@@ -41,6 +41,7 @@ from slotwise.model.timers import Timers
 from slotwise.protocol.effects import Effects, Event
 from slotwise.protocol.messages import (
     CancelJob,
+    DeclarationRefused,
     Envelope,
     Fenced,
     JobMasterRegistered,
@@ -155,6 +156,8 @@ class JobMaster:
                 self._out.learn(address, current)
                 if address == RESOURCE_MANAGER:
                     self._resources.register_again(now)
+            case DeclarationRefused(reason=reason) if may_move(self.state, JobState.FAILED):
+                self._end(JobResult(JobState.FAILED, reason=reason), now, effects)
             case NotEnoughResources(_, missing):
                 self._on_shortage(missing, now, effects)
             case WorkerLost(worker, allocations, reason, dead):

@@ -7,6 +7,7 @@ import enum
 import msgspec
 
 from slotwise.model.errors import SizeError
+from slotwise.model.requirements import check_all_or_none_stated
 from slotwise.model.resources import ResourceProfile
 from slotwise.model.restart import RestartStrategy, check_strategy
 
@@ -93,7 +94,7 @@ def check_spec(spec: JobSpec) -> None:
     if spec.restart is not None:
         check_strategy(spec.restart)
     # Builds both profiles, which checks the extended resources.
-    _ = spec.driver.profile, spec.executor.profile
+    check_all_or_none_stated((spec.driver.profile, spec.executor.profile))
 
 
 class JobState(enum.Enum):

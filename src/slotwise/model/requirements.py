@@ -1,4 +1,5 @@
-"""Requirements as multisets of (profile, count), and the one rule for 'matches' (FLIP-138; B: D-01, SM-13, SP-03).
+"""Requirements as multisets of (profile, count), and the one rule for 'matches' (FLIP-138; B: D-01, D-14, SM-13,
+SP-03).
 
 A profile of None stands for 'unknown': such a requirement takes the default slot profile of the worker it lands on.
 
@@ -54,6 +55,24 @@ def counts_of(requirements: Iterable[Requirement]) -> Counts:
     for requirement in requirements:
         counts[requirement.profile] = counts.get(requirement.profile, 0) + requirement.count
     return counts
+
+
+def check_all_or_none_stated(profiles: Iterable[ResourceProfile | None]) -> None:
+    """Raise :class:`SizeError` when some of one job's profiles are stated and some are unknown (FLIP-56, 'Unknown
+    Resource Requirements': "tasks will either all have specified resource requirements, or all have unknown resource
+    requirements"; B: D-14). Otherwise a slot made for a stated profile could be taken by an unknown one.
+    """
+    stated = unknown = None
+    for profile in profiles:
+        if profile is None:
+            unknown = "default slots"
+        else:
+            stated = stated or f"slots of {profile}"
+        if stated is not None and unknown is not None:
+            raise SizeError(
+                f"a job must state the resources of all its steps or of none: this one asks for {stated} "
+                f"and for {unknown}"
+            )
 
 
 def matches(required: ResourceProfile | None, slot: ResourceProfile) -> bool:

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from slotwise.model.ids import Address, AllocationId, JobId, LeaderToken, WorkerId
+from slotwise.model.ids import UNKNOWN_TOKEN, Address, AllocationId, JobId, LeaderToken, WorkerId
 from slotwise.model.job import JobResult, JobSpec
 from slotwise.model.process import DriverDirectives, DriverReport, ExecutorIdentity, ProcessSpec
 from slotwise.model.progress import JobProgress
-from slotwise.model.resources import ResourceProfile
+from slotwise.model.resources import ZERO, ResourceProfile
 from slotwise.protocol.messages import Envelope, ProcessStatus
 
 # ----------------------------------------------------------------------------------------------- effects
@@ -57,12 +57,17 @@ PersistRecord = PersistJob | PersistResult | PersistProgress | PersistCancel
 
 
 class StartProcess(msgspec.Struct, frozen=True):
-    """Start ``spec`` in the slot; the runtime answers with ProcessChanged."""
+    """Start ``spec`` in the slot; the runtime answers with ProcessChanged. The rest is what a later process of this
+    worker must know to take the slot over: its size, and which leader of its job has this started.
+    """
 
     allocation: AllocationId
     job: JobId
     process: str
     spec: ProcessSpec
+    profile: ResourceProfile = ZERO
+    job_master: Address = Address("")
+    job_master_token: LeaderToken = UNKNOWN_TOKEN
 
 
 class EndProcess(msgspec.Struct, frozen=True):

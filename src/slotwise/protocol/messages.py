@@ -242,6 +242,16 @@ class JobMasterRegistered(msgspec.Struct, frozen=True, tag=True):
     heartbeat_timeout_s: float
 
 
+class DeclarationRefused(msgspec.Struct, frozen=True, tag=True):
+    """The declaration ``version`` cannot be taken and has changed nothing. Declaring it again will not help (B:
+    D-14).
+    """
+
+    job: JobId
+    version: int
+    reason: str
+
+
 class NotEnoughResources(msgspec.Struct, frozen=True, tag=True):
     """What the job has and what it lacks, with the reasons (B: D-10). An empty ``missing`` says that all is there."""
 
@@ -431,6 +441,7 @@ Message = (
     | DeclareRequirements
     | JobDone
     | JobMasterRegistered
+    | DeclarationRefused
     | NotEnoughResources
     | WorkerLost
     | OfferSlots

@@ -16,15 +16,15 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
-import psutil
 import structlog
 
 from slotwise.model.ids import WorkerId
 from slotwise.model.resources import ResourceProfile
 from slotwise.protocol.effects import WorkerExited
 from slotwise.provisioners.base import ExitListener, FromBefore
-from slotwise.provisioners.worker_records import WorkerRecord, WorkerRecords, wait_gone
-from slotwise.runtime.children import start_child, sweep, wait_exit
+from slotwise.provisioners.worker_records import WorkerProcess, WorkerRecord, WorkerRecords, process_of
+from slotwise.runtime.children import start_child, wait_exit, wait_gone
+from slotwise.runtime.home import end_remains
 
 log = structlog.get_logger(__name__)
 
@@ -52,7 +52,7 @@ class LocalProvisioner:
         self._bound = bound
         self._options = worker_options
         self._processes: dict[WorkerId, subprocess.Popen[bytes]] = {}
-        self._adopted: dict[WorkerId, psutil.Process] = {}
+        self._adopted: dict[WorkerId, WorkerProcess] = {}
         self._records = WorkerRecords(directory / RECORDS_FILE)
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
@@ -66,7 +66,7 @@ class LocalProvisioner:
         for record in self._records.load():
             process = record.process()
             if process is None:
-                self._clean_up(record.worker)
+                self._clean_up(record.worker, end_remains(self._directory / record.worker))
                 ended.append(record.worker)
                 continue
             living.append(record.worker)
@@ -89,7 +89,8 @@ class LocalProvisioner:
             *("-m", "slotwise", "worker", "--master", self._master_url, "--token-file", str(self._token_file)),
             *("--worker-id", worker, "--cpus", _cores(total.cpu_milli), "--memory", str(total.memory_bytes)),
             *("--default-slot", f"{_cores(default_profile.cpu_milli)}:{default_profile.memory_bytes}"),
-            *("--directory", str(self._directory)),
+            # What a worker of this machine leaves is ended by this process at once, so nothing waits for its return.
+            *("--directory", str(self._directory), "--orphan-timeout", "0"),
             *self._options,
         ]
         for name, amount in total.extended:
@@ -110,9 +111,8 @@ class LocalProvisioner:
             self._on_exit(WorkerExited(worker, f"cannot start a process: {error}", started=False))
             return
         # Where this fails, its first entry leads to it all the same.
-        with contextlib.suppress(OSError, psutil.Error):
-            created = psutil.Process(process.pid).create_time()
-            self._record(WorkerRecord(worker, self._master_url, process.pid, created))
+        with contextlib.suppress(OSError):
+            self._record(WorkerRecord(worker, self._master_url, process_of(process.pid)))
         self._processes[worker] = process
         self._spawn(self._watch(worker, process))
 
@@ -166,37 +166,33 @@ class LocalProvisioner:
         except TimeoutError:
             process.kill()
 
-    async def _stop_adopted(self, process: psutil.Process, grace_s: float = _STOP_GRACE_S) -> None:
-        with contextlib.suppress(psutil.Error):
-            process.terminate()
-            try:
-                await asyncio.wait_for(wait_gone(process), grace_s)
-            except TimeoutError:
-                process.kill()
+    async def _stop_adopted(self, process: WorkerProcess, grace_s: float = _STOP_GRACE_S) -> None:
+        process.send_signal(signal.SIGTERM)
+        try:
+            await asyncio.wait_for(wait_gone(process.pid, process.born), grace_s)
+        except TimeoutError:
+            process.send_signal(signal.SIGKILL)
 
     async def _watch(self, worker: WorkerId, process: subprocess.Popen[bytes]) -> None:
         code = await wait_exit(process)
         self._processes.pop(worker, None)
         how = f"signal {-code}" if code < 0 else f"code {code}"
-        self._gone(worker, f"its process ended with {how}")
+        await self._gone(worker, f"its process ended with {how}")
 
-    async def _watch_adopted(self, worker: WorkerId, process: psutil.Process) -> None:
-        with contextlib.suppress(psutil.Error):
-            await wait_gone(process)
+    async def _watch_adopted(self, worker: WorkerId, process: WorkerProcess) -> None:
+        await wait_gone(process.pid, process.born)
         self._adopted.pop(worker, None)
-        self._gone(worker, "its process ended")
+        await self._gone(worker, "its process ended")
 
-    def _gone(self, worker: WorkerId, reason: str) -> None:
-        self._clean_up(worker)
+    async def _gone(self, worker: WorkerId, reason: str) -> None:
+        self._clean_up(worker, await asyncio.to_thread(end_remains, self._directory / worker))
         if not self._closing:
             self._on_exit(WorkerExited(worker, reason, started=True))
 
-    def _clean_up(self, worker: WorkerId) -> None:
-        directory = self._directory / worker
-        killed = sweep(directory / "children.json")
+    def _clean_up(self, worker: WorkerId, killed: int) -> None:
         if killed:
-            log.warning("ended what a dead worker left", worker=worker, groups=killed)
-        shutil.rmtree(directory, ignore_errors=True)
+            log.warning("ended what a dead worker left", worker=worker, processes=killed)
+        shutil.rmtree(self._directory / worker, ignore_errors=True)
         with contextlib.suppress(OSError):
             self._records.remove(worker)
 

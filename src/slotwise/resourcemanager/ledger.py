@@ -106,13 +106,16 @@ class Ledger:
             self._delete(entry)
 
     def lacking(self) -> list[tuple[JobId, Counts]]:
-        """The jobs that lack something, first come first, with what each lacks. Not to be changed by the caller."""
-        for job in self._changed:
-            entry = self._jobs.get(job)
-            if entry is not None:
-                self._note(entry.order, job, entry.missing())
-        self._changed.clear()
+        """The jobs that lack something, first come first, with what each lacks. Not to be changed by the caller.
+
+        What a job lacks is the same object as before unless its account has changed."""
+        self._look_again()
         return [self._lacks[order] for order in self._short]
+
+    def ahead_of(self, entry: JobEntry) -> int:
+        """How many jobs that lack something are served before this one."""
+        self._look_again()
+        return bisect_left(self._short, entry.order)
 
     def in_order(self) -> list[JobEntry]:
         """All accounts, first come first."""
@@ -126,6 +129,13 @@ class Ledger:
         """Raise AssertionError unless what is kept about missing slots is what the accounts say."""
         expected = [(entry.job, missing) for entry in self.in_order() if (missing := entry.missing())]
         assert self.lacking() == expected, "the jobs that lack something are not those that the accounts show"
+
+    def _look_again(self) -> None:
+        for job in self._changed:
+            entry = self._jobs.get(job)
+            if entry is not None:
+                self._note(entry.order, job, entry.missing())
+        self._changed.clear()
 
     def _note(self, order: int, job: JobId, missing: Counts) -> None:
         if missing:

@@ -7,11 +7,9 @@ while something is missing."""
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 
-import msgspec
-
+from slotwise.model.errors import SizeError
 from slotwise.model.ids import (
     RESOURCE_MANAGER,
     Address,
@@ -23,14 +21,13 @@ from slotwise.model.ids import (
     job_master_address,
     worker_address,
 )
-from slotwise.model.requirements import Counts, counts_of, requirements_of
-from slotwise.model.resources import ZERO, ResourceProfile, fits
+from slotwise.model.requirements import Counts, check_all_or_none_stated, counts_of, requirements_of
+from slotwise.model.resources import ZERO, ResourceProfile
 from slotwise.model.timers import Timers
 from slotwise.protocol.effects import (
     ConnectionClosed,
     Effects,
     Event,
-    StartWorker,
     StopWorker,
     WorkerExited,
 )
@@ -38,18 +35,17 @@ from slotwise.protocol.messages import (
     AllocateSlots,
     AllocationsRefused,
     BlockWorker,
+    DeclarationRefused,
     DeclareRequirements,
     Envelope,
     JobDone,
     JobMasterRegistered,
-    NotEnoughResources,
     RegisterAgain,
     RegisterJobMaster,
     RegisterWorker,
     RegistrationRefused,
     ResourceManagerHeartbeat,
     Shortage,
-    ShortageReason,
     ShutdownWorker,
     SlotAllocation,
     SlotReport,
@@ -60,42 +56,27 @@ from slotwise.protocol.messages import (
     WorkerReport,
 )
 from slotwise.protocol.outbox import Outbox
+from slotwise.resourcemanager.config import ResourceManagerConfig
 from slotwise.resourcemanager.explain import Explanation, explain_shortages
-from slotwise.resourcemanager.matching import Plan
-from slotwise.resourcemanager.sizing import Sizing
-from slotwise.resourcemanager.slot_manager import PendingWorker, SlotManager
+from slotwise.resourcemanager.notices import Notices
+from slotwise.resourcemanager.provisioning import Provisioning
+from slotwise.resourcemanager.silence import LastHeard
+from slotwise.resourcemanager.slot_manager import SlotManager
 from slotwise.resourcemanager.worker_index import PlacementMode
+
+__all__ = ["ResourceManager", "ResourceManagerConfig"]
 
 _FORGET_AFTER_TIMEOUTS = 10
 _FAILED_CHECK_RETRY_S = 1.0
 
 
-class ResourceManagerConfig(msgspec.Struct, frozen=True):
-    """Times in seconds. ``placement``: pack or spread. ``start_up_grace_s``: no shortage is announced before it is
-    over (B: D-09). ``provisioner_retries_per_minute``: the cap on worker starts after failures (B: SZ-11).
-    """
-
-    sizing: Sizing = Sizing()
-    placement: str = "pack"
-    version: str = ""
-    heartbeat_interval_s: float = 10.0
-    heartbeat_timeout_s: float = 50.0
-    check_delay_s: float = 0.05
-    start_up_grace_s: float = 0.0
-    allocation_retry_s: float = 2.0
-    disconnect_grace_s: float = 0.5
-    worker_start_timeout_s: float = 120.0
-    provisioner_retry_interval_s: float = 3.0
-    provisioner_retries_per_minute: int = 10
-
-
-@dataclass
+@dataclass(slots=True)
 class _Job:
-    """A registered JobMaster."""
+    """A registered JobMaster. ``declared``: the first profile that it has declared, if any. ``suspended``: it has been
+    silent for so long that nothing is required for it."""
 
     address: Address
-    last_heard: float
-    notified: NotEnoughResources | None = None
+    declared: tuple[ResourceProfile | None, ...] = ()
     suspended: bool = False
 
 
@@ -109,9 +90,10 @@ class ResourceManager:
         self._out = Outbox(RESOURCE_MANAGER, token)
         self._timers = Timers()
         self._grace_ends = now + config.start_up_grace_s
-        self._plan = Plan()
-        self._start_failures: deque[float] = deque(maxlen=config.provisioner_retries_per_minute)
-        self._start_failure = ""
+        self._notices = Notices(self.slots, self._out)
+        self._provisioning = Provisioning(config, self.slots, self._out, self._timers)
+        self._heard: LastHeard[JobId] = LastHeard()
+        self._suspended: LastHeard[JobId] = LastHeard()
         if config.start_up_grace_s:
             self._timers.set("grace", self._grace_ends)
         self._timers.set("watch", now + 1.0)
@@ -162,9 +144,9 @@ class ResourceManager:
             case BlockWorker(worker, blocked):
                 self._on_block(sender, worker, blocked, now, effects)
             case JobDone() as message:
-                if self.jobs.pop(message.job, None) is not None:
+                if message.job in self.jobs:
                     effects.events.append(Event("job-gone", job=message.job))
-                self.slots.ledger.forget(message.job)
+                self._forget_job(message.job)
                 self._want_check(now)
             case _:
                 pass
@@ -196,7 +178,7 @@ class ResourceManager:
         if is_new:
             fields: dict[str, str | int | float | None] = {"host": message.host, "total": str(message.total)}
             effects.events.append(Event("worker-registered", worker=message.worker, fields=fields))
-            self._start_failure = ""
+            self._notices.start_failure = ""
         self._want_check(now)
 
     def _has_room_for(self, message: RegisterWorker) -> bool:
@@ -204,10 +186,9 @@ class ResourceManager:
         slots = self.slots
         if message.worker in slots.pending or message.report.slots:
             return True
-        if any(pending.total == message.total for pending in slots.pending.values()):
+        if slots.fleet.last_pending(message.total) is not None:
             return True
-        count = len(slots.workers) + len(slots.pending)
-        return self.config.sizing.admits(slots.total_there(), count, message.total)
+        return self.config.sizing.admits(slots.fleet.there, slots.fleet.count(), message.total)
 
     def _on_report(self, sender: Address, message: WorkerReport, now: float, effects: Effects) -> None:
         worker = _worker_of(sender)
@@ -224,7 +205,7 @@ class ResourceManager:
         self._out.send(effects, sender, ResourceManagerHeartbeat())
         if entry.leaving:
             self._out.send(effects, sender, ShutdownWorker("idle"))
-        self._arm_idle(now)
+        self._provisioning.arm_idle(now)
 
     def _on_refused(self, sender: Address, message: AllocationsRefused, now: float, effects: Effects) -> None:
         worker = _worker_of(sender)
@@ -242,7 +223,7 @@ class ResourceManager:
     def _on_block(self, sender: Address, worker: WorkerId, blocked: bool, now: float, effects: Effects) -> None:
         entry = self.slots.workers.get(worker)
         if entry is not None and entry.blocked != blocked:
-            entry.blocked = blocked
+            self.slots.fleet.mark(entry, blocked=blocked)
             effects.events.append(Event("worker-blocked" if blocked else "worker-unblocked", worker=worker))
             self._want_check(now)
         self._out.send(effects, sender, WorkerBlocked(worker, blocked, entry is not None))
@@ -267,12 +248,8 @@ class ResourceManager:
 
     def _on_worker_exited(self, message: WorkerExited, now: float, effects: Effects) -> None:
         if message.worker in self.slots.pending:
-            self._start_failure = message.reason
-            self._start_failures.append(now)
-            fields: dict[str, str | int | float | None] = {"reason": message.reason}
-            effects.events.append(Event("worker-failed", worker=message.worker, fields=fields))
-            self.slots.remove_worker(message.worker)
-            self._timers.set_once("retry-workers", now + self.config.provisioner_retry_interval_s)
+            self._notices.start_failure = message.reason
+            self._provisioning.failed(message.worker, message.reason, now, effects)
             self._want_check(now)
         elif message.worker in self.slots.workers:
             self._lose_worker(message.worker, message.reason, now, effects, dead=True)
@@ -285,10 +262,8 @@ class ResourceManager:
 
     def _on_register_job(self, envelope: Envelope, message: RegisterJobMaster, now: float, effects: Effects) -> None:
         self._out.learn(envelope.sender, envelope.sender_token)
-        if message.job not in self.jobs:
-            self.jobs[message.job] = _Job(envelope.sender, now)
-        else:
-            self.jobs[message.job].last_heard = now
+        self.jobs.setdefault(message.job, _Job(envelope.sender))
+        self._hear_job(message.job, now)
         config = self.config
         self._out.send(
             effects, envelope.sender, JobMasterRegistered(config.heartbeat_interval_s, config.heartbeat_timeout_s)
@@ -299,23 +274,41 @@ class ResourceManager:
         if job is None:
             self._out.send(effects, envelope.sender, RegisterAgain())
             return
+        self._hear_job(message.job, now)
+        counts = counts_of(message.requirements)
+        try:
+            check_all_or_none_stated((*job.declared, *counts))
+        except SizeError as error:
+            self._out.send(effects, envelope.sender, DeclarationRefused(message.job, message.version, str(error)))
+            effects.events.append(Event("declaration-refused", job=message.job, fields={"reason": str(error)}))
+            return
+        job.declared = job.declared or tuple(counts)[:1]
         if self._out.learn(envelope.sender, envelope.sender_token):
             # A new leader of the job counts its versions afresh.
             self.slots.ledger.suspend(message.job)
-        job.last_heard = now
-        job.suspended = False
-        if self.slots.ledger.declare(message.job, message.version, counts_of(message.requirements)):
+        if self.slots.ledger.declare(message.job, message.version, counts):
             effects.events.append(
                 Event(
                     "declared",
                     job=message.job,
-                    fields={"requirements": _words(counts_of(message.requirements)), "version": message.version},
+                    fields={"requirements": _words(counts), "version": message.version},
                 )
             )
             self._want_check(now)
         self._out.send(effects, envelope.sender, ResourceManagerHeartbeat())
-        if job.notified is not None and job.notified.missing:
-            self._out.send(effects, job.address, job.notified)
+        self._notices.repeat(message.job, job.address, effects)
+
+    def _hear_job(self, job: JobId, now: float) -> None:
+        self.jobs[job].suspended = False
+        self._suspended.forget(job)
+        self._heard.hear(job, now)
+
+    def _forget_job(self, job: JobId) -> None:
+        self.jobs.pop(job, None)
+        self._heard.forget(job)
+        self._suspended.forget(job)
+        self._notices.forget(job)
+        self.slots.ledger.forget(job)
 
     # ------------------------------------------------------------------------------------------- time
 
@@ -331,11 +324,13 @@ class ResourceManager:
                 case "watch":
                     self._watch(now, effects)
                 case "idle":
-                    self._release_idle(now, effects)
+                    self._provisioning.release_idle(now, effects)
                 case ("gone", worker):
                     self._lose_worker(WorkerId(str(worker)), "its connection closed", now, effects)
                 case ("start", worker):
-                    self._on_start_timeout(WorkerId(str(worker)), now, effects)
+                    late = WorkerId(str(worker))
+                    if reason := self._provisioning.overdue(late, effects):
+                        self._on_worker_exited(WorkerExited(late, reason, started=True), now, effects)
                 case _:
                     pass
         return effects
@@ -346,35 +341,26 @@ class ResourceManager:
     def _watch(self, now: float, effects: Effects) -> None:
         """Heartbeat time-outs, and the repetition of allocations that no report has shown yet (B: ML-03)."""
         self._timers.set("watch", now + 1.0)
-        for worker in [w for w in self.slots.workers.values() if w.last_heard + self.config.heartbeat_timeout_s < now]:
-            self._lose_worker(worker.worker, "no heartbeat", now, effects)
-        for job_id, job in self.jobs.items():
-            if not job.suspended and job.last_heard + self.config.heartbeat_timeout_s < now:
-                job.suspended = True
-                self.slots.ledger.suspend(job_id)
-                effects.events.append(Event("job-silent", job=job_id))
-                self._want_check(now)
-        for job_id in [job_id for job_id, job in self.jobs.items() if self._is_forgotten(job, now)]:
-            del self.jobs[job_id]
-            self.slots.ledger.forget(job_id)
-        for worker in self.slots.workers.values():
-            late = [
-                SlotAllocation(
-                    allocation,
-                    slot.job,
-                    slot.profile,
-                    job_master_address(slot.job),
-                    self._out.known_token(job_master_address(slot.job)),
-                )
-                for allocation, slot in worker.slots.items()
-                if slot.pending_since is not None and slot.pending_since + self.config.allocation_retry_s <= now
-            ]
-            if late:
-                self._out.send(effects, worker_address(worker.worker), AllocateSlots(tuple(late)))
+        timeout_s = self.config.heartbeat_timeout_s
+        for worker in self.slots.fleet.heard.silent(timeout_s, now):
+            self._lose_worker(worker, "no heartbeat", now, effects)
+        for job_id in self._heard.silent(timeout_s, now):
+            self.jobs[job_id].suspended = True
+            self._suspended.hear(job_id, self._heard.last(job_id))
+            self._heard.forget(job_id)
+            self.slots.ledger.suspend(job_id)
+            effects.events.append(Event("job-silent", job=job_id))
+            self._want_check(now)
+        # One that has been silent for so long has ended, and its farewell was lost.
+        for job_id in self._suspended.silent(_FORGET_AFTER_TIMEOUTS * timeout_s, now):
+            self._forget_job(job_id)
+        for worker, late in self.slots.late(self.config.allocation_retry_s, now).items():
+            allocations = [self._allocation(allocation, slot.job, slot.profile) for allocation, slot in late]
+            self._out.send(effects, worker_address(worker), AllocateSlots(tuple(allocations)))
 
-    def _is_forgotten(self, job: _Job, now: float) -> bool:
-        """A job that has been silent for so long has ended and its farewell was lost."""
-        return job.suspended and job.last_heard + _FORGET_AFTER_TIMEOUTS * self.config.heartbeat_timeout_s < now
+    def _allocation(self, allocation: AllocationId, job: JobId, profile: ResourceProfile) -> SlotAllocation:
+        job_master = job_master_address(job)
+        return SlotAllocation(allocation, job, profile, job_master, self._out.known_token(job_master))
 
     def _check(self, now: float, effects: Effects) -> None:
         try:
@@ -384,148 +370,54 @@ class ResourceManager:
             effects.events.append(Event("check-failed", fields={"error": repr(error)}))
             self._timers.set("check", now + _FAILED_CHECK_RETRY_S)
             return
-        self._plan = result.plan
+        self._notices.plan = result.plan
         by_worker: dict[WorkerId, list[SlotAllocation]] = {}
         for given in result.given:
-            job_master = job_master_address(given.job)
-            by_worker.setdefault(given.worker, []).append(
-                SlotAllocation(
-                    given.allocation, given.job, given.profile, job_master, self._out.known_token(job_master)
-                )
-            )
+            by_worker.setdefault(given.worker, []).append(self._allocation(given.allocation, given.job, given.profile))
             effects.events.append(
                 Event("allocated", given.job, given.worker, given.allocation, {"profile": str(given.profile)})
             )
         for worker, slots in by_worker.items():
             self._out.send(effects, worker_address(worker), AllocateSlots(tuple(slots)))
-        self._start_workers(result.started, now, effects)
-        for surplus in result.surplus:
-            self._timers.clear(("start", surplus))
-            effects.workers.append(StopWorker(surplus))
-            effects.events.append(Event("worker-cancelled", worker=surplus))
+        self._provisioning.start(result.started, now, effects)
+        self._provisioning.cancel(result.surplus, effects)
         if now >= self._grace_ends:
-            self._notify(effects)
-        self._arm_idle(now)
+            self._notices.announce(self._address_of, effects)
+        self._provisioning.arm_idle(now)
 
-    def _start_workers(self, started: list[PendingWorker], now: float, effects: Effects) -> None:
-        """Ask the provisioner, unless it failed so recently or so often that it must wait (B: SZ-11)."""
-        failures = self._start_failures
-        wait_until = failures[-1] + self.config.provisioner_retry_interval_s if failures else now
-        if len(failures) == failures.maxlen:
-            wait_until = max(wait_until, failures[0] + 60.0)
-        if started and wait_until > now:
-            for pending in started:
-                del self.slots.pending[pending.worker]
-            self._timers.set_once("retry-workers", wait_until)
-            return
-        for pending in started:
-            effects.workers.append(StartWorker(pending.worker, pending.total, pending.default_profile))
-            effects.events.append(
-                Event("worker-requested", worker=pending.worker, fields={"total": str(pending.total)})
-            )
-            self._timers.set(("start", pending.worker), now + self.config.worker_start_timeout_s)
+    def _address_of(self, job: JobId) -> Address | None:
+        known = self.jobs.get(job)
+        return known.address if known is not None else None
 
-    def _on_start_timeout(self, worker: WorkerId, now: float, effects: Effects) -> None:
-        if worker not in self.slots.pending:
-            return
-        effects.workers.append(StopWorker(worker))
-        reason = f"it did not register within {self.config.worker_start_timeout_s:g} s"
-        self._on_worker_exited(WorkerExited(worker, reason, started=True), now, effects)
-
-    def _arm_idle(self, now: float) -> None:
-        """Wake when the next idle worker is due. Standalone workers are not ours to stop."""
-        if self.config.sizing.worker is None:
-            return
-        idle = [w.idle_since for w in self.slots.workers.values() if w.idle_since is not None and not w.leaving]
-        timeout = self.config.sizing.idle_timeout_s
-        due = [since + timeout for since in idle]
-        if due:
-            # Those that are due and still here are needed now; whether they stay so is looked at again and again.
-            later = [at for at in due if at > now]
-            again = now + max(1.0, timeout / 4)
-            self._timers.set("idle", min([*later, again] if len(later) < len(due) else later))
-
-    def _release_idle(self, now: float, effects: Effects) -> None:
-        for worker in self.slots.idle_workers(now):
-            self.slots.workers[worker].leaving = True
-            self._out.send(effects, worker_address(worker), ShutdownWorker("idle"))
-            effects.events.append(Event("worker-released", worker=worker, fields={"reason": "idle"}))
-        self._arm_idle(now)
-
-    # ------------------------------------------------------------------------------------------- notices
-
-    def _notify(self, effects: Effects) -> None:
-        """Tell each job what it lacks and why, when that has changed (B: D-09, D-10)."""
-        for job_id, job in self.jobs.items():
-            entry = self.slots.ledger.get(job_id)
-            if entry is None:
-                continue
-            notice = NotEnoughResources(requirements_of(entry.held), tuple(self.shortages(job_id)))
-            before = job.notified.missing if job.notified is not None else ()
-            if notice.missing != before:
-                job.notified = notice
-                self._out.send(effects, job.address, notice)
+    # ------------------------------------------------------------------------------------------- questions
 
     def shortages(self, job: JobId) -> list[Shortage]:
         """What ``job`` lacked at the last check, and why."""
-        found = []
-        for profile, count in self._plan.waiting.get(job, {}).items():
-            coming = len(self.slots.pending)
-            if coming:
-                detail = f"{coming} worker(s) starting"
-                found.append(Shortage(profile, count, ShortageReason.WORKERS_COMING, detail))
-            else:
-                detail = f"the last attempt failed: {self._start_failure}; trying again"
-                found.append(Shortage(profile, count, ShortageReason.PROVISIONER_FAILING, detail))
-        for profile, count in self._plan.unserved.get(job, {}).items():
-            shape = self.config.sizing.worker
-            workers = self.slots.workers.values()
-            if profile is not None and not self.slots.fits_any_worker(profile) and (workers or shape):
-                largest = shape.total if shape else max((w.total for w in workers), key=lambda t: t.memory_bytes)
-                detail = f"a slot of {profile} is larger than any worker ({largest})"
-                found.append(Shortage(profile, count, ShortageReason.TOO_LARGE, detail, final=shape is not None))
-            elif shape is None and self._is_blocked_capacity(profile):
-                detail = "there is room for it on blocked workers only"
-                found.append(Shortage(profile, count, ShortageReason.BLOCKED, detail))
-            elif shape is None:
-                detail = f"{len(workers)} worker(s) registered, none with room for it"
-                found.append(Shortage(profile, count, ShortageReason.NO_WORKERS, detail))
-            else:
-                there = len(workers) + len(self.slots.pending)
-                detail = f"{there} worker(s) of {shape.total} are all that is allowed"
-                found.append(Shortage(profile, count, ShortageReason.CLUSTER_FULL, detail))
-        return found
-
-    def _is_blocked_capacity(self, profile: ResourceProfile | None) -> bool:
-        return any(
-            entry.blocked and fits(entry.default_profile if profile is None else profile, entry.free)
-            for entry in self.slots.workers.values()
-        )
+        return self._notices.shortages(job)
 
     def explain(self, job: JobId) -> Explanation:
         """Why ``job`` has what it has."""
         entry = self.slots.ledger.get(job)
         if entry is None or job not in self.jobs:
             return Explanation(job, known=False)
-        pending = sum(
-            1
-            for worker in self.slots.workers.values()
-            for slot in worker.slots.values()
-            if slot.job == job and slot.pending_since is not None
-        )
         return Explanation(
             job,
             known=True,
             required=requirements_of(entry.required),
             acquired=requirements_of(entry.held),
-            pending=pending,
-            ahead=sum(1 for other in self.slots.ledger.in_order() if other.order < entry.order and other.missing()),
+            pending=self.slots.unconfirmed.of_job(job),
+            ahead=self.slots.ledger.ahead_of(entry),
             unmet=explain_shortages(self.shortages(job)),
         )
 
     def check_invariants(self) -> None:
         """Raise AssertionError unless the machine's state is consistent."""
         self.slots.check_invariants()
+        self._notices.check_invariants()
+        heard = {job: self._heard.last(job) for job, entry in self.jobs.items() if not entry.suspended}
+        silent = {job: self._suspended.last(job) for job, entry in self.jobs.items() if entry.suspended}
+        self._heard.check_invariants(heard)
+        self._suspended.check_invariants(silent)
 
 
 def _worker_of(address: Address) -> WorkerId:

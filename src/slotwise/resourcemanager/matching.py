@@ -100,9 +100,14 @@ def plan(
     if len(pending) and any(left):
         service = _Service(_Yard(profiles, pending, None), left, _numbers(left))
         left = _promise(planned, left, service.serve())
-        for bins in service.pool.filled():
-            assert isinstance(bins.source, WorkerClass)
-            result.on_pending.update(pending.workers(bins.source, bins.start, bins.count))
+        filled = service.pool.filled()
+        if sum(bins.count for bins in filled) == len(pending):
+            # Nearly always: none is asked for before those that are coming are full.
+            result.on_pending = set(pending.known())
+        else:
+            for bins in filled:
+                assert isinstance(bins.source, WorkerClass)
+                result.on_pending.update(pending.workers(bins.source, bins.start, bins.count))
     if more and any(left):
         service = _Service(_Yard(profiles, WorkerIndex(), template), left, _numbers(left))
         left = _promise(planned, left, service.serve())

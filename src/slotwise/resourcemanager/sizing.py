@@ -84,6 +84,10 @@ class Sizing(msgspec.Struct, frozen=True):
             return 0
         return _ceil(self.redundant_workers * self.worker.slots - free_default_slots, self.worker.slots)
 
+    def slots_of(self, total: ResourceProfile) -> int:
+        """How many default slots an empty worker of ``total`` has."""
+        return 0 if self.worker is None else times_fitting(self.worker.default_profile, total, _UNBOUNDED)
+
     def can_spare(self, there: ResourceProfile, total: ResourceProfile, free_default_slots: int) -> bool:
         """Whether an idle worker of ``total`` may go without the minimum or the redundancy asking for it again.
 
@@ -91,7 +95,7 @@ class Sizing(msgspec.Struct, frozen=True):
         """
         if self.worker is None:
             return False
-        left = free_default_slots - times_fitting(self.worker.default_profile, total, _UNBOUNDED)
+        left = free_default_slots - self.slots_of(total)
         return self.workers_for_minimum(there - total) == 0 and self.workers_for_redundancy(left) == 0
 
 

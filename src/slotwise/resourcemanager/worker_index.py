@@ -12,9 +12,10 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator, KeysView, Sequence
 
 from slotwise.model.ids import WorkerId
-from slotwise.model.resources import ResourceProfile
+from slotwise.model.resources import ResourceProfile, times_fitting
 
 _BLOCK = 64
+_MANY = 1_000_000
 _SCALE = 1 << 32
 
 Key = tuple[int | tuple[object, ...], ...]
@@ -28,12 +29,13 @@ class PlacementMode(enum.Enum):
 
 
 class WorkerClass:
-    """Workers that are alike. ``positions``: their ages, the oldest first; never empty inside an index."""
+    """Workers that are alike. ``positions``: their ages, the oldest first; never empty inside an index. ``units``: how
+    many whole units each of them has free."""
 
-    __slots__ = ("cpu_milli", "default_profile", "free", "key", "memory_bytes", "positions", "total")
+    __slots__ = ("cpu_milli", "default_profile", "free", "key", "memory_bytes", "positions", "total", "units")
 
     def __init__(
-        self, total: ResourceProfile, free: ResourceProfile, default_profile: ResourceProfile, key: Key
+        self, total: ResourceProfile, free: ResourceProfile, default_profile: ResourceProfile, key: Key, units: int = 0
     ) -> None:
         self.total = total
         self.free = free
@@ -42,6 +44,7 @@ class WorkerClass:
         self.cpu_milli = free.cpu_milli
         self.memory_bytes = free.memory_bytes
         self.positions: list[int] = []
+        self.units = units
 
 
 class _Block:
@@ -61,10 +64,16 @@ class _Block:
 
 
 class WorkerIndex:
-    """Workers that may get slots. Each change costs at most the logarithm of the number of classes and a block."""
+    """Workers that may get slots. Each change costs at most the logarithm of the number of classes and a block.
 
-    def __init__(self, mode: PlacementMode = PlacementMode.PACK) -> None:
+    ``unit``: a size of slot; ``units`` is how many of it could be made of what the workers have free, each for itself,
+    so that small fragments do not count (B: SZ-09).
+    """
+
+    def __init__(self, mode: PlacementMode = PlacementMode.PACK, unit: ResourceProfile | None = None) -> None:
         self.mode = mode
+        self.unit = unit
+        self.units = 0
         self._key = _pack_key if mode is PlacementMode.PACK else _spread_key
         self._classes: dict[tuple[ResourceProfile, ResourceProfile, ResourceProfile], WorkerClass] = {}
         self._entries: dict[WorkerId, tuple[WorkerClass, int]] = {}
@@ -162,7 +171,8 @@ class WorkerIndex:
         identity = (total, free, default_profile)
         entry = self._classes.get(identity)
         if entry is None:
-            entry = WorkerClass(total, free, default_profile, self._key(total, free, default_profile))
+            units = 0 if self.unit is None else times_fitting(self.unit, free, _MANY)
+            entry = WorkerClass(total, free, default_profile, self._key(total, free, default_profile), units)
             for name, _ in total.extended:
                 self._sums.setdefault(name, 0)
             self._classes[identity] = entry
@@ -172,10 +182,12 @@ class WorkerIndex:
         else:
             insort(entry.positions, position)
         self._entries[worker] = (entry, position)
+        self.units += entry.units
         self._count(free, 1)
 
     def _leave(self, entry: WorkerClass, position: int) -> None:
         del entry.positions[bisect_left(entry.positions, position)]
+        self.units -= entry.units
         self._count(entry.free, -1)
         if not entry.positions:
             del self._classes[(entry.total, entry.free, entry.default_profile)]

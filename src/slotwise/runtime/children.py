@@ -1,8 +1,8 @@
 """Child processes: started in groups of their own, recorded on disk, ended whole, and swept up after their parent's
 death.
 
-Every process that a worker starts leads a session of its own, dies with the worker (Linux: parent-death signal), and
-is recorded in a file beside it, so that whoever cleans up after a killed worker finds what may be left (B: F-01; 'no
+A worker's file of records names the groups that it has started (each led by a keeper, see
+:mod:`slotwise.runtime.keeper`), so that whoever cleans up after a killed worker finds what may be left (B: F-01; 'no
 orphan')."""
 
 from __future__ import annotations
@@ -12,19 +12,18 @@ import contextlib
 import ctypes
 import json
 import os
-import shutil
 import signal
-import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
 import psutil
 
 _PR_SET_PDEATHSIG = 1
-_OWNER_FILE = "owner.json"
+_POLL_S = 0.05
+_LINUX = sys.platform == "linux"
 _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 
@@ -58,25 +57,62 @@ def start_child(
     )
 
 
+def birth(pid: int) -> float | None:
+    """When the process ``pid`` was started, in a measure that only serves to tell two processes of one id apart.
+
+    None when there is none; a zombie has ended. It does not change when the clock is set (B: F-09).
+    """
+    if _LINUX:
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_bytes()
+        except OSError:
+            return None
+        # The name, in brackets, may have blanks. Field 3 is the state, 22 the start in ticks since the machine's.
+        fields = stat.rpartition(b")")[2].split()
+        return None if fields[0] in (b"Z", b"X") else float(fields[19])
+    try:
+        process = psutil.Process(pid)
+        return None if process.status() == psutil.STATUS_ZOMBIE else process.create_time()
+    except psutil.Error:
+        return None
+
+
 async def wait_exit(process: subprocess.Popen[bytes]) -> int:
     """The exit code of ``process`` (minus the signal's number when a signal ended it), without blocking the loop."""
-    if sys.platform == "linux" and hasattr(os, "pidfd_open") and process.returncode is None:
-        loop = asyncio.get_running_loop()
-        try:
-            descriptor = os.pidfd_open(process.pid)
-        except ProcessLookupError:
-            return process.wait()
-        ended = asyncio.Event()
-        loop.add_reader(descriptor, ended.set)
-        try:
+    if process.returncode is None and not await _pidfd_ready(process.pid):
+        while process.poll() is None:
+            await asyncio.sleep(_POLL_S)
+    return process.wait()
+
+
+async def wait_gone(pid: int, born: float) -> None:
+    """Wait for the end of a process that need not be a child: the one that was started at ``born`` (:func:`birth`)."""
+    if birth(pid) == born and not await _pidfd_ready(pid, born):
+        while birth(pid) == born:
+            await asyncio.sleep(_POLL_S)
+
+
+async def _pidfd_ready(pid: int, born: float | None = None) -> bool:
+    """Wait for the end of ``pid`` by a descriptor of it; false where that cannot be had."""
+    if not _LINUX or not hasattr(os, "pidfd_open"):
+        return False
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    loop.add_reader(descriptor, ended.set)
+    try:
+        # From here on the descriptor is of one process; is it the right one?
+        if born is None or birth(pid) == born:
             await ended.wait()
-        finally:
-            loop.remove_reader(descriptor)
-            os.close(descriptor)
-        return process.wait()
-    while process.poll() is None:
-        await asyncio.sleep(0.05)
-    return process.returncode
+    finally:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)
+    return True
 
 
 def signal_group(pid: int, number: int) -> None:
@@ -85,15 +121,16 @@ def signal_group(pid: int, number: int) -> None:
         os.killpg(pid, number)
 
 
-def kill_marked(variable: str, value: str) -> int:
-    """Kill every process of this user whose environment has ``variable`` = ``value``; returns how many there were.
+def kill_marked(variable: str, values: Collection[str]) -> int:
+    """Kill every process of this user whose environment has ``variable`` set to one of ``values``; returns how many
+    there were.
 
     For what a program has detached from its group: it has inherited the mark all the same.
     """
     killed = 0
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
-            if process.environ().get(variable) == value:
+            if process.environ().get(variable) in values:
                 process.kill()
                 killed += 1
     return killed
@@ -108,8 +145,9 @@ class ChildRecords:
 
     def add(self, pid: int) -> None:
         """Note a group leader."""
-        with contextlib.suppress(psutil.Error):
-            self._entries[pid] = psutil.Process(pid).create_time()
+        born = birth(pid)
+        if born is not None:
+            self._entries[pid] = born
             self._write()
 
     def remove(self, pid: int) -> None:
@@ -123,8 +161,9 @@ class ChildRecords:
         partial.replace(self._file)
 
 
-def sweep(file: Path, on_kill: Callable[[int], None] | None = None) -> int:
-    """Kill what is left of the groups recorded in ``file``; returns how many groups had somebody in them.
+def sweep(file: Path, spared: Collection[int] = ()) -> int:
+    """Kill what is left of the groups recorded in ``file``, but for the ``spared`` leaders' groups; returns how many
+    had somebody in them.
 
     A group is only touched when its leader is the recorded process, or when the leader is gone and members are left
     in the session it led (a process id is not given to another while its group lives)."""
@@ -133,48 +172,15 @@ def sweep(file: Path, on_kill: Callable[[int], None] | None = None) -> int:
     except (OSError, ValueError):
         return 0
     killed = 0
-    for pid, created in entries:
-        try:
-            if abs(psutil.Process(pid).create_time() - created) > 1.0:
-                continue
-        except psutil.NoSuchProcess:
-            if not _session_has_members(pid):
-                continue
+    for pid, born in entries:
+        if pid in spared:
+            continue
+        now = birth(pid)
+        if now != born and (now is not None or not _session_has_members(pid)):
+            continue
         killed += 1
         signal_group(pid, signal.SIGKILL)
-        if on_kill is not None:
-            on_kill(pid)
     return killed
-
-
-def claim(directory: Path) -> None:
-    """Note in ``directory`` which process it belongs to, for :func:`is_abandoned`."""
-    process = psutil.Process()
-    owner = {"host": socket.gethostname(), "pid": process.pid, "created": process.create_time()}
-    (directory / _OWNER_FILE).write_text(json.dumps(owner))
-
-
-def is_abandoned(directory: Path) -> bool:
-    """Whether the process that claimed ``directory`` ran on this host and is gone. False when that cannot be told."""
-    try:
-        owner = json.loads((directory / _OWNER_FILE).read_text())
-        if owner["host"] != socket.gethostname() or directory.stat().st_uid != os.getuid():
-            return False
-        return abs(psutil.Process(int(owner["pid"])).create_time() - float(owner["created"])) > 1.0
-    except psutil.NoSuchProcess:
-        return True
-    except (OSError, ValueError, KeyError, TypeError, psutil.Error):
-        return False
-
-
-def sweep_stale(base: Path) -> None:
-    """End and remove what dead workers left below ``base``: their processes, then their directories."""
-    if not base.is_dir():
-        return
-    for directory in base.iterdir():
-        if is_abandoned(directory):
-            sweep(directory / "children.json")
-            shutil.rmtree(directory, ignore_errors=True)
 
 
 def _session_has_members(session: int) -> bool:

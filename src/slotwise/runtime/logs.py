@@ -17,11 +17,14 @@ import structlog
 
 from slotwise.model.ids import JobId
 from slotwise.protocol.codec import LogData, LogPosition
+from slotwise.runtime.clock import monotonic
 
 log = structlog.get_logger(__name__)
 
 _CHUNK_BYTES = 256 * 1024
 _POLL_S = 0.1
+_BEYOND = 2**62
+"""An offset that no log reaches: the master answers with what it has."""
 _TAIL_LINES = 25
 _SAFE_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,120}$")
 
@@ -31,6 +34,7 @@ class _Followed:
     job: JobId
     path: Path
     sent: int = 0
+    known: bool = True
 
 
 class LogShipper:
@@ -53,9 +57,9 @@ class LogShipper:
                 await self._task
         await self.flush(list(self._files))
 
-    def follow(self, job: JobId, path: Path) -> None:
-        """Add a file."""
-        self._files.setdefault(path, _Followed(job, path))
+    def follow(self, job: JobId, path: Path, *, resumed: bool = False) -> None:
+        """Add a file. ``resumed``: an earlier process has sent some of it; the master is asked how much it has."""
+        self._files.setdefault(path, _Followed(job, path, known=not resumed))
 
     async def flush(self, paths: Iterable[Path]) -> None:
         """Send all that these files hold now (unless there is no connection)."""
@@ -63,6 +67,17 @@ class LogShipper:
             followed = self._files.get(path)
             while followed is not None and self._advance(followed):
                 await asyncio.sleep(0)
+
+    async def catch_up(self, paths: Iterable[Path], limit_s: float) -> None:
+        """Wait until the master has all that these files hold, or ``limit_s`` seconds are over."""
+        files = [self._files[path] for path in paths if path in self._files]
+        deadline = monotonic() + limit_s
+        while monotonic() < deadline:
+            while any(self._advance(followed) for followed in files):
+                await asyncio.sleep(0)
+            if all(followed.known and followed.sent >= _size(followed.path) for followed in files):
+                return
+            await asyncio.sleep(_POLL_S / 2)
 
     async def forget(self, directory: Path) -> None:
         """Send what is left of the files below ``directory`` and follow them no more."""
@@ -74,13 +89,15 @@ class LogShipper:
     def resync(self) -> None:
         """After a new connection: say how far each file was sent, so that the master can ask for what was lost."""
         for followed in self._files.values():
-            self._send(LogData(followed.job, followed.path.name, followed.sent, b""))
+            offset = followed.sent if followed.known else _BEYOND
+            self._send(LogData(followed.job, followed.path.name, offset, b""))
 
     def position(self, answer: LogPosition) -> None:
         """The master has this much: go on from there."""
         for followed in self._files.values():
             if followed.job == answer.job and followed.path.name == answer.name:
                 followed.sent = answer.size
+                followed.known = True
 
     async def _follow(self) -> None:
         while True:
@@ -90,6 +107,8 @@ class LogShipper:
 
     def _advance(self, followed: _Followed) -> bool:
         """Send the next chunk; false when there is none or it cannot be sent."""
+        if not followed.known:
+            return False
         try:
             if followed.path.stat().st_size <= followed.sent:
                 return False
@@ -104,11 +123,21 @@ class LogShipper:
         return True
 
 
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
 class LogStore:
     """The master's side: ``<directory>/<job>/logs/<name>``."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        # Now or never: see write(). Where it cannot be made, whoever keeps the jobs' records says so.
+        with contextlib.suppress(OSError):
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._failed: set[Path] = set()
 
     def path(self, job: JobId, name: str) -> Path | None:

@@ -1,44 +1,45 @@
-"""Runs what is deployed into a worker's slots: starts the commands, watches them, ends them, keeps their output.
+"""Runs what is deployed into a worker's slots: starts the commands, watches them, ends them, keeps their output; and
+takes over what an earlier process of the worker has left running (B: ST-09).
 
 What to run is the launcher's business (:class:`Launcher`, a port that ``slotwise.spark`` implements). A deployed
-process is one or more commands; the last is the main one, and the process is over when that is. The others are its
-helpers (a driver's JVM gateway)."""
+process is one or more commands, each with a keeper of its own; the last is the main one, and the process is over when
+that is. The others are its helpers (a driver's JVM gateway)."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import shutil
-import signal
-import subprocess
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+import msgspec
 import structlog
 
 from slotwise.model.errors import SlotwiseError
 from slotwise.model.ids import AllocationId, JobId
-from slotwise.model.process import DriverDirectives, ProcessSpec
-from slotwise.protocol.effects import CleanSlot, EndProcess, ProcessChanged, StartProcess, TellDriver
+from slotwise.model.process import DriverDirectives, ExecutorIdentity, ExecutorProcess, ProcessSpec
+from slotwise.protocol.effects import AdoptedSlot, CleanSlot, EndProcess, ProcessChanged, StartProcess, TellDriver
 from slotwise.protocol.messages import ProcessPhase, ProcessStatus
-from slotwise.runtime.children import ChildRecords, kill_marked, signal_group, start_child, wait_exit
+from slotwise.runtime.children import ChildRecords, kill_marked
+from slotwise.runtime.home import CommandRecord, SlotRecord, write_slot
+from slotwise.runtime.kept import MARK, KeeperSettings, Kept, start_kept
 from slotwise.runtime.logs import LogShipper, tail_lines
 
 log = structlog.get_logger(__name__)
 
 _GRACE_S = 10.0
-_MARK = "SLOT_ALLOCATION"
 _HELPER_GRACE_S = 5.0
+_LOGS_LIMIT_S = 5.0
 
 
 @dataclass(frozen=True)
 class SlotCommand:
     """One command of a deployed process. ``stdout`` and ``stderr`` name log files of the job (the same name: one
     file). ``files`` are written into the slot's directory before, readable by the owner only. ``keep_stdin``: its
-    standard input is a pipe that stays open while the worker lives. ``helper_pid_variable``: where it finds the
+    standard input is a pipe that stays open while its keeper lives. ``helper_pid_variable``: where it finds the
     process id of the first helper.
     """
 
@@ -65,6 +66,14 @@ class Launcher(Protocol):
         """Pass words on to the driver in this slot."""
         ...
 
+    def remembered(self, allocation: AllocationId) -> dict[str, Any]:
+        """What a later process of this worker must know to take the slot over: values that JSON can carry."""
+        ...
+
+    def adopt(self, allocation: AllocationId, remembered: Mapping[str, Any]) -> str:
+        """Take a slot over. Empty, or the reason why its process cannot go on."""
+        ...
+
     def ended(self, allocation: AllocationId) -> None:
         """The process in this slot is over."""
         ...
@@ -72,15 +81,17 @@ class Launcher(Protocol):
 
 @dataclass
 class _Running:
-    process: str
-    task: asyncio.Task[None] | None = None
-    children: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    record: SlotRecord
+    children: list[Kept] = field(default_factory=list)
     ending: bool = False
+    killed: bool = False
     logs: list[Path] = field(default_factory=list)
 
 
 class SlotRunner:
-    """All slots of one worker, under ``directory``. ``report`` gets each change of a process."""
+    """All slots of one worker, under ``directory``. ``report`` gets each change of a process; ``on_crash`` is told of
+    an exception that nobody here expects.
+    """
 
     def __init__(
         self,
@@ -88,16 +99,17 @@ class SlotRunner:
         launcher: Launcher,
         shipper: LogShipper,
         report: Callable[[ProcessChanged], None],
-        *,
-        bound_to_parent: bool = True,
+        on_crash: Callable[[str, BaseException], None],
+        keepers: KeeperSettings,
     ) -> None:
         self.directory = directory
         self._launcher = launcher
         self._shipper = shipper
         self._report = report
-        self._bound = bound_to_parent
+        self._on_crash = on_crash
+        self._keepers = keepers
         self._running: dict[AllocationId, _Running] = {}
-        self._background: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         (directory / "slots").mkdir(parents=True, exist_ok=True)
         self._records = ChildRecords(directory / "children.json")
 
@@ -105,39 +117,90 @@ class SlotRunner:
         """Do what the TaskExecutor wants done."""
         match effect:
             case StartProcess():
-                running = self._running[effect.allocation] = _Running(effect.process)
-                running.task = asyncio.get_running_loop().create_task(self._run(effect, running))
+                record = SlotRecord(
+                    effect.allocation,
+                    effect.job,
+                    effect.profile,
+                    effect.job_master,
+                    effect.job_master_token,
+                    effect.process,
+                    _identity(effect.spec),
+                )
+                running = self._running[effect.allocation] = _Running(record)
+                self._spawn(self._run(effect.spec, running))
             case EndProcess(allocation, process):
                 current = self._running.get(allocation)
-                if current is not None and current.process == process:
+                if current is not None and current.record.process == process:
                     self._spawn(self._end(current))
             case TellDriver(allocation, directives):
                 self._launcher.tell(allocation, directives)
             case CleanSlot(allocation):
                 self._spawn(self._clean(allocation))
 
+    def adopt(self, records: Iterable[SlotRecord]) -> tuple[AdoptedSlot, ...]:
+        """Take over slots of an earlier process of this worker; returns them for the TaskExecutor.
+
+        A process that has ended meanwhile, or cannot go on, counts as running for a moment more: its end is reported
+        like any other, after its output.
+        """
+        adopted = []
+        for record in records:
+            slot_dir = self.directory / "slots" / record.allocation
+            running = _Running(record, children=record.kept(slot_dir))
+            running.logs = [slot_dir / name for name in record.logs]
+            for path in running.logs:
+                self._shipper.follow(record.job, path, resumed=True)
+            for child in running.children:
+                if child.alive:
+                    self._records.add(child.keeper)
+            trouble = self._launcher.adopt(record.allocation, record.remembered)
+            main = running.children[-1]
+            if len(running.children) < record.expected or not main.pid:
+                trouble = "its worker ended while it was being started"
+            self._running[record.allocation] = running
+            self._spawn(self._run_adopted(running, trouble))
+            adopted.append(
+                AdoptedSlot(
+                    record.allocation,
+                    record.job,
+                    record.profile,
+                    record.job_master,
+                    record.job_master_token,
+                    ProcessStatus(record.process, ProcessPhase.RUNNING, pid=main.pid or None),
+                    record.executor,
+                )
+            )
+        return tuple(adopted)
+
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
 
-    async def _run(self, start: StartProcess, running: _Running) -> None:
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._on_crash("slots", error)
+            log.error("a slot's task failed", exc_info=error)
+
+    async def _run(self, spec: ProcessSpec, running: _Running) -> None:
+        start = running.record
         slot_dir = self.directory / "slots" / start.allocation
         code: int | None = None
         reason = ""
-        tail: tuple[str, ...] = ()
         try:
             slot_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-            commands = await self._launcher.commands(start.allocation, start.job, start.process, start.spec, slot_dir)
+            commands = await self._launcher.commands(start.allocation, start.job, start.process, spec, slot_dir)
+            running.record = msgspec.structs.replace(
+                start, expected=len(commands), remembered=self._launcher.remembered(start.allocation)
+            )
             for command in commands:
                 if running.ending:
                     break
-                self._start(command, slot_dir, running, start.job)
+                await self._start(command, slot_dir, running)
             if running.children and len(running.children) == len(commands):
-                main = running.children[-1]
-                self._report(
-                    ProcessChanged(start.allocation, ProcessStatus(start.process, ProcessPhase.RUNNING, pid=main.pid))
-                )
+                status = ProcessStatus(start.process, ProcessPhase.RUNNING, pid=running.children[-1].pid)
+                self._report(ProcessChanged(start.allocation, status))
                 code, reason = await self._watch(running)
         except (SlotwiseError, OSError) as error:
             reason = str(error)
@@ -146,64 +209,104 @@ class SlotRunner:
             reason = f"internal error while starting {start.process}: {error!r}"
             log.exception("process could not be started", process=start.process)
         finally:
-            for child in running.children:
-                await self._end_child(child, _HELPER_GRACE_S)
-            if running.children:
-                await asyncio.to_thread(kill_marked, _MARK, start.allocation)
-            self._launcher.ended(start.allocation)
-        if code != 0 and not running.ending:
-            tail = tail_lines(running.logs)
+            await self._end_all(running)
         await self._shipper.flush(running.logs)
+        self._report_end(running, code, reason)
+
+    async def _run_adopted(self, running: _Running, trouble: str) -> None:
+        code: int | None = None
+        reason = trouble
+        try:
+            if trouble:
+                # Through no fault of the program's.
+                running.killed = True
+                await self._end_child(running.children[-1], _GRACE_S)
+            else:
+                code, reason = await self._watch(running)
+        finally:
+            await self._end_all(running)
+        # The master says how much it has of each log; then the end is told after the output, as ever.
+        await self._shipper.catch_up(running.logs, _LOGS_LIMIT_S)
+        self._report_end(running, code, reason)
+
+    async def _end_all(self, running: _Running) -> None:
+        for child in running.children:
+            await self._end_child(child, _HELPER_GRACE_S)
+        if running.children:
+            await asyncio.to_thread(kill_marked, MARK, (running.record.allocation,))
+        self._launcher.ended(running.record.allocation)
+
+    def _report_end(self, running: _Running, code: int | None, reason: str) -> None:
+        record = running.record
         status = ProcessStatus(
-            start.process,
+            record.process,
             ProcessPhase.EXITED,
-            pid=running.children[-1].pid if running.children else None,
+            pid=running.children[-1].pid or None if running.children else None,
             exit_code=code,
             reason=reason,
-            log_tail=tail,
+            killed=running.killed and not running.ending,
+            log_tail=tail_lines(running.logs) if code != 0 and not running.ending else (),
         )
-        if self._running.get(start.allocation) is running:
-            del self._running[start.allocation]
-        self._report(ProcessChanged(start.allocation, status))
+        if self._running.get(record.allocation) is running:
+            del self._running[record.allocation]
+        self._report(ProcessChanged(record.allocation, status))
 
-    def _start(self, command: SlotCommand, slot_dir: Path, running: _Running, job: JobId) -> None:
+    async def _start(self, command: SlotCommand, slot_dir: Path, running: _Running) -> None:
         for name, text in command.files.items():
             path = slot_dir / name
             with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
                 file.write(text)
         out = slot_dir / command.stdout
         err = slot_dir / command.stderr
-        env = {**command.env, _MARK: slot_dir.name}
+        env = dict(command.env)
         if running.children and command.helper_pid_variable:
             env[command.helper_pid_variable] = str(running.children[0].pid)
-        with out.open("ab") as stdout, err.open("ab") as stderr:
-            child = start_child(
-                command.argv,
-                env=env,
-                cwd=command.cwd,
-                stdout=stdout,
-                stderr=stdout if out == err else stderr,
-                stdin=subprocess.PIPE if command.keep_stdin else subprocess.DEVNULL,
-                bound_to_parent=self._bound,
-            )
-        self._records.add(child.pid)
-        running.children.append(child)
         for path in dict.fromkeys((out, err)):
             running.logs.append(path)
-            self._shipper.follow(job, path)
+
+        def made(kept: Kept) -> None:
+            # On disk before the keeper learns what to run: there is no moment in which nobody knows of a command.
+            self._records.add(kept.keeper)
+            running.children.append(kept)
+            running.record = msgspec.structs.replace(
+                running.record,
+                commands=tuple(
+                    CommandRecord(child.name, child.keeper, child.keeper_birth) for child in running.children
+                ),
+                logs=tuple(path.name for path in running.logs),
+            )
+            write_slot(slot_dir, running.record)
+
+        await start_kept(
+            command.argv,
+            name=f"{running.record.process}.{len(running.children)}",
+            directory=slot_dir,
+            settings=self._keepers,
+            env=env,
+            cwd=command.cwd,
+            stdout=out,
+            stderr=err,
+            keep_stdin=command.keep_stdin,
+            made=made,
+        )
+        for path in dict.fromkeys((out, err)):
+            self._shipper.follow(running.record.job, path)
 
     async def _watch(self, running: _Running) -> tuple[int, str]:
         """Wait for the main command; if a helper dies before, let the main one notice, then end it."""
         main = running.children[-1]
-        waits = [asyncio.ensure_future(wait_exit(child)) for child in running.children]
+        waits = [asyncio.ensure_future(child.wait()) for child in running.children]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             if waits[-1].done():
-                return waits[-1].result(), ""
+                code = waits[-1].result()
+                running.killed = code < 0
+                return code, ""
             helper_code = next(wait.result() for wait in waits if wait.done())
+            running.killed = helper_code < 0
             await asyncio.wait([waits[-1]], timeout=_GRACE_S)
             if not waits[-1].done():
-                signal_group(main.pid, signal.SIGKILL)
+                main.kill()
             code = await waits[-1]
             if running.ending:
                 return code, ""
@@ -218,34 +321,30 @@ class SlotRunner:
         if running.children:
             await self._end_child(running.children[-1], _GRACE_S)
 
-    async def _end_child(self, child: subprocess.Popen[bytes], grace_s: float) -> None:
-        if child.poll() is None:
-            signal_group(child.pid, signal.SIGTERM)
-            try:
-                await asyncio.wait_for(wait_exit(child), grace_s)
-            except TimeoutError:
-                signal_group(child.pid, signal.SIGKILL)
-                await wait_exit(child)
-        if child.stdin is not None:
-            with contextlib.suppress(OSError):
-                child.stdin.close()
-        # Whatever the leader left behind in its group goes with it.
-        signal_group(child.pid, signal.SIGKILL)
-        self._records.remove(child.pid)
+    async def _end_child(self, child: Kept, grace_s: float) -> None:
+        await child.end(grace_s)
+        self._records.remove(child.keeper)
 
     async def _clean(self, allocation: AllocationId) -> None:
         slot_dir = self.directory / "slots" / allocation
         await self._shipper.forget(slot_dir)
+        # First, so that nobody takes half a slot over.
+        (slot_dir / "slot.json").unlink(missing_ok=True)
         await asyncio.to_thread(shutil.rmtree, slot_dir, ignore_errors=True)
 
     async def settle(self) -> None:
         """Wait until all that was begun is done."""
-        tasks = [running.task for running in self._running.values() if running.task is not None]
-        await asyncio.gather(*tasks, *self._background, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def kill_all(self) -> None:
         """End everything at once, without grace."""
         for running in self._running.values():
             running.ending = True
             for child in running.children:
-                signal_group(child.pid, signal.SIGKILL)
+                child.kill()
+
+
+def _identity(spec: ProcessSpec) -> ExecutorIdentity | None:
+    if isinstance(spec, ExecutorProcess):
+        return ExecutorIdentity(spec.executor_id, spec.ticket, spec.app_id, spec.profile_id)
+    return None

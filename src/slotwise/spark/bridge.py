@@ -50,9 +50,15 @@ class BridgeServer:
         self._directives: dict[AllocationId, DriverDirectives] = {}
         self._server: asyncio.Server | None = None
 
-    async def start(self) -> None:
-        """Bind and listen."""
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=_LINE_LIMIT)
+    async def start(self, wanted_port: int = 0) -> None:
+        """Bind and listen: on ``wanted_port`` if it is free, else on any."""
+        try:
+            self._server = await asyncio.start_server(self._serve, "127.0.0.1", wanted_port, limit=_LINE_LIMIT)
+        except OSError as error:
+            if not wanted_port:
+                raise
+            log.warning("bridge: cannot listen on the port of before", port=wanted_port, error=str(error))
+            self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=_LINE_LIMIT)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def close(self) -> None:
@@ -67,6 +73,14 @@ class BridgeServer:
         token = secrets.token_hex(32)
         self._tokens[token] = allocation
         return token
+
+    def token(self, allocation: AllocationId) -> str:
+        """The token of the driver in this slot; empty when none was admitted."""
+        return next((token for token, slot in self._tokens.items() if slot == allocation), "")
+
+    def readmit(self, allocation: AllocationId, token: str) -> None:
+        """The driver in this slot was given ``token`` by an earlier process of this worker."""
+        self._tokens[token] = allocation
 
     def dismiss(self, allocation: AllocationId) -> None:
         """The driver in this slot has ended."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from slotwise.model.errors import EnvironmentProblem
 from slotwise.model.ids import AllocationId, JobId
@@ -46,10 +47,21 @@ class ResourceAddresses:
         self._given[allocation] = given
         return given
 
+    def given(self, allocation: AllocationId) -> dict[str, tuple[str, ...]]:
+        """The addresses that a slot has."""
+        return self._given.get(allocation, {})
+
+    def give_again(self, allocation: AllocationId, given: Mapping[str, Iterable[str]]) -> None:
+        """A slot was given these by an earlier process of this worker."""
+        kept = {name: tuple(addresses) for name, addresses in given.items()}
+        for name, addresses in kept.items():
+            self._free[name] = [address for address in self._free.get(name, []) if address not in addresses]
+        self._given[allocation] = kept
+
     def take_back(self, allocation: AllocationId) -> None:
         """The slot's process has ended."""
         for name, addresses in self._given.pop(allocation, {}).items():
-            self._free[name] = sorted([*self._free[name], *addresses], key=int)
+            self._free[name] = sorted({*self._free[name], *addresses}, key=int)
 
 
 class SparkLauncher:
@@ -96,6 +108,22 @@ class SparkLauncher:
     def tell(self, allocation: AllocationId, directives: DriverDirectives) -> None:
         """Pass directives on to the driver's JVM."""
         self._bridge.tell(allocation, directives)
+
+    def remembered(self, allocation: AllocationId) -> dict[str, Any]:
+        """The driver's token and the bridge's port; the addresses of the slot's resources."""
+        token = self._bridge.token(allocation)
+        driver = {"token": token, "port": self._bridge.port} if token else {}
+        return {"driver": driver, "addresses": self._addresses.given(allocation)}
+
+    def adopt(self, allocation: AllocationId, remembered: Mapping[str, Any]) -> str:
+        """A driver can only go on when the bridge has its old port again: its JVM knows no other."""
+        self._addresses.give_again(allocation, remembered.get("addresses", {}))
+        driver = remembered.get("driver", {})
+        if driver and driver["port"] != self._bridge.port:
+            return f"its restarted worker could not have port {driver['port']} again, on which the driver reports"
+        if driver:
+            self._bridge.readmit(allocation, driver["token"])
+        return ""
 
     def ended(self, allocation: AllocationId) -> None:
         """Forget the driver's token, and free the addresses of the slot's resources."""

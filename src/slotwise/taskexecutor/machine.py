@@ -292,7 +292,12 @@ class TaskExecutor:
         if isinstance(message.spec, ExecutorProcess):
             spec = message.spec
             slot.executor = ExecutorIdentity(spec.executor_id, spec.ticket, spec.app_id, spec.profile_id)
-        effects.processes.append(StartProcess(slot.allocation, slot.job, message.process, message.spec))
+        leader = self._out.known_token(slot.job_master)
+        effects.processes.append(
+            StartProcess(
+                slot.allocation, slot.job, message.process, message.spec, slot.profile, slot.job_master, leader
+            )
+        )
         effects.events.append(
             Event("process-starting", slot.job, self.config.worker, slot.allocation, {"process": message.process})
         )

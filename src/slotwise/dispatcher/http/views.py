@@ -13,8 +13,8 @@ from slotwise.model.job import JobState
 from slotwise.model.requirements import Requirement, requirements_of
 from slotwise.model.resources import ZERO, ResourceProfile
 from slotwise.protocol.messages import Shortage
+from slotwise.resourcemanager.fleet import Worker
 from slotwise.resourcemanager.machine import ResourceManager
-from slotwise.resourcemanager.slot_manager import Worker
 from slotwise.runtime.events import JobTimes
 
 # Flink's JobStatus has no names for these two phases; `phase` beside it has ours.
