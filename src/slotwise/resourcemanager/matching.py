@@ -272,6 +272,7 @@ class _Service:
         self._smallest = yard.smallest
         self._wants = wants
         self._given: dict[int, _Want] = {}
+        self._opened: dict[int, _Want] = {}
         self._live = [number for number in asked if self.pool.has_room(number, self._smallest[number])]
         live = [self._smallest[number] for number in self._live]
         self._capacity = yard.capacity([min(amounts) for amounts in zip(*live, strict=True)]) if live else []
@@ -323,6 +324,8 @@ class _Service:
         dimensions = range(len(left))
         for position in range(first, len(self._wants)):
             want = self._open(position)
+            if not want:
+                continue
             for number, count in want:
                 size = self._smallest[number]
                 for r in dimensions:
@@ -339,7 +342,8 @@ class _Service:
     def _take(self, first: int, last: int, demand: list[int], packed: Packed) -> int:
         self._commit(demand, packed)
         for position in range(first, last):
-            self._given[position] = self._open(position)
+            if want := self._open(position):
+                self._given[position] = want
         return last
 
     def _serve_one(self, position: int) -> None:
@@ -355,6 +359,7 @@ class _Service:
             placed = count - packed.left[number]
             if placed < count:
                 self._live.remove(number)
+                self._opened.clear()
             if placed:
                 given.append((number, placed))
                 demand[number] = placed
@@ -369,10 +374,13 @@ class _Service:
                     self._capacity[r] -= count * amount
 
     def _open(self, position: int) -> _Want:
-        """What a job wants of sizes that still fit somewhere."""
-        want = self._wants[position]
-        still = [item for item in want if item[0] in self._live]
-        return want if len(still) == len(want) else still
+        """What a job wants of sizes that still fit somewhere; kept until one of them fits nowhere any more."""
+        found = self._opened.get(position)
+        if found is None:
+            want, live = self._wants[position], self._live
+            still = [item for item in want if item[0] in live]
+            found = self._opened[position] = want if len(still) == len(want) else still
+        return found
 
     def _sum(self, first: int, last: int) -> list[int]:
         demand = [0] * len(self._smallest)
