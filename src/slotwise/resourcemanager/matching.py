@@ -175,7 +175,6 @@ def _promise(planned: dict[int, dict[int, int]], wants: list[_Want], given: dict
 
 
 _COUNTED_CLASSES = 64
-_LINEAR_TRIES = 4
 _SEARCHES = 8
 
 
@@ -296,26 +295,42 @@ class _Service:
     def _serve_together(self, first: int) -> int:
         """Serve the most jobs from ``first`` on that fit completely when packed together; returns the next one.
 
-        The sums of what is asked and what is free bound their number; packing is tried there, at a few numbers below,
-        and then by halving."""
+        The sums of what is asked and what is free bound their number, and packing is tried there. What an attempt with
+        too many leaves over says where to try next; from there on the steps grow until some fit and one more do not."""
         demand, last = self._bounded(first)
-        for _ in range(_LINEAR_TRIES):
-            if last == first:
-                return first
-            if packed := self._attempt(demand):
-                return self._take(first, last, demand, packed)
-            last -= 1
-            for number, count in self._open(last):
-                demand[number] -= count
-        low, best = first, None
-        while low < last:
-            middle = (low + last + 1) // 2
-            demand = self._sum(first, middle)
-            if packed := self._attempt(demand):
-                low, best = middle, (demand, packed)
+        fits, tried, fails = first, last, last + 1
+        best: tuple[list[int], Packed] | None = None
+        step = 1
+        while fits < tried < fails:
+            packed = self.pool.attempt(demand, self._smallest)
+            if not any(packed.left):
+                fits, best = tried, (demand, packed)
+                tried = min(fits + step, fails - 1)
+                step *= 2
+            elif best is not None:
+                fails = tried
+                tried = (fits + fails) // 2
+            elif tried == last:
+                fails = tried
+                guess = first + int((tried - first) * self._placed(demand, packed.left))
+                tried = max(fits + 1, min(guess, fails - 1))
             else:
-                last = middle - 1
-        return first if best is None else self._take(first, low, *best)
+                fails = tried
+                tried = max(fits + 1, tried - step)
+                step *= 2
+            if fits < tried < fails:
+                demand = self._sum(first, tried)
+        return first if best is None else self._take(first, fits, *best)
+
+    def _placed(self, demand: list[int], left: list[int]) -> float:
+        """The share of a demand that was placed, going by the resource of which the most is left over."""
+        shares = [1.0]
+        for r in range(len(self._capacity)):
+            asked = sum([count * size[r] for count, size in zip(demand, self._smallest, strict=True) if count])
+            over = sum([count * size[r] for count, size in zip(left, self._smallest, strict=True) if count])
+            if asked:
+                shares.append(1 - over / asked)
+        return min(shares)
 
     def _bounded(self, first: int) -> tuple[list[int], int]:
         """The demand of the jobs from ``first`` up to, not including, the first one that exceeds what is free."""
@@ -336,9 +351,6 @@ class _Service:
                 demand[number] += count
         return demand, len(self._wants)
 
-    def _attempt(self, demand: list[int]) -> Packed | None:
-        return self.pool.attempt(demand, self._smallest)
-
     def _take(self, first: int, last: int, demand: list[int], packed: Packed) -> int:
         self._commit(demand, packed)
         for position in range(first, last):
@@ -355,7 +367,6 @@ class _Service:
             demand = [0] * len(self._smallest)
             demand[number] = count
             packed = self.pool.attempt(demand, self._smallest, partly=True)
-            assert packed is not None
             placed = count - packed.left[number]
             if placed < count:
                 self._live.remove(number)
