@@ -1,4 +1,8 @@
-"""The master process: wires Dispatcher, ResourceManager, JobMasters, a provisioner and the one HTTP port together."""
+"""The master process: wires Dispatcher, ResourceManager, JobMasters, a provisioner and the one HTTP port together.
+
+It leads before it does anything (``ha/``), takes over what the store and the workers have of the masters before it,
+and ends when it leads no more. A JobMaster that fails is the Dispatcher's business; a failure of Dispatcher or
+ResourceManager ends the process, whose successor recovers (B: F-02, F-03, F-06, F-07)."""
 
 from __future__ import annotations
 
@@ -7,15 +11,19 @@ import contextlib
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import msgspec
 import structlog
 import uvicorn
 
 from slotwise import __version__
+from slotwise.dispatcher.files import open_files
 from slotwise.dispatcher.http.app import build_app
-from slotwise.dispatcher.job_store import JobStore
+from slotwise.dispatcher.job_store import FileJobStore
 from slotwise.dispatcher.machine import Dispatcher, DispatcherConfig
+from slotwise.ha.base import Grant, LeaderElection
+from slotwise.ha.embedded import EmbeddedLeaderElection
 from slotwise.jobmaster.config import JobMasterConfig
 from slotwise.jobmaster.machine import JobMaster
 from slotwise.model.errors import ClusterError, EnvironmentProblem
@@ -34,7 +42,7 @@ from slotwise.protocol.codec import Mail
 from slotwise.protocol.effects import (
     ConnectionClosed,
     Effects,
-    PersistJob,
+    JobMasterExited,
     StartJobMaster,
     StartWorker,
     StopJobMaster,
@@ -53,17 +61,27 @@ from slotwise.protocol.messages import (
 )
 from slotwise.provisioners.base import Provisioner
 from slotwise.provisioners.standalone import StandaloneProvisioner
+from slotwise.records import Records
+from slotwise.rejoin import Rejoining
 from slotwise.resourcemanager.machine import ResourceManager, ResourceManagerConfig
 from slotwise.runtime.actor import Actor
-from slotwise.runtime.clock import RandomIds, monotonic, unix_time
+from slotwise.runtime.clock import RandomIds, monotonic
 from slotwise.runtime.events import EventLog
 from slotwise.runtime.logs import LogStore
 
 log = structlog.get_logger(__name__)
 
+# A Dispatcher gives its JobMasters tokens between its own and that of the next epoch.
+_TOKENS_AN_EPOCH = 1_000_000
+_RETRY_RECORDS_S = 1.0
+# Said more than once: the jobs that wait for it register one after the other.
+_TELL_ENDED_AFTER_S = (1.0, 5.0, 15.0)
+
 
 class MasterOptions(msgspec.Struct, frozen=True):
-    """How a master is started. ``port`` 0 takes a free one. ``directory`` keeps the jobs' records, logs and events."""
+    """How a master is started. ``port`` 0 takes that of the master before in ``directory``, else a free one.
+    ``directory`` keeps the leadership and the jobs' records, logs and events.
+    """
 
     directory: Path
     token: str
@@ -76,14 +94,14 @@ class MasterOptions(msgspec.Struct, frozen=True):
 class Master:
     """All components of a master, in one event loop. Use :meth:`start` and :meth:`close`."""
 
-    def __init__(self, options: MasterOptions) -> None:
+    def __init__(self, options: MasterOptions, election: LeaderElection | None = None) -> None:
         self.options = options
         self.port = options.port
         self.logs = LogStore(options.directory / "jobs")
-        self.events = EventLog(options.directory / "jobs")
         self.job_masters: dict[JobId, JobMaster] = {}
         self.crashed: asyncio.Future[str] | None = None
-        self._store = JobStore(options.directory / "jobs")
+        """Why the master must end: a component failed, or it leads no more."""
+        self._election = election or EmbeddedLeaderElection(options.directory, self._has_jobs)
         self._ids = RandomIds()
         self._provisioner: Provisioner = StandaloneProvisioner()
         self._actors: dict[Address, Actor] = {}
@@ -92,6 +110,9 @@ class Master:
         self._next_client = 0
         self._server: uvicorn.Server | None = None
         self._serving: asyncio.Task[None] | None = None
+        self._upkeep: asyncio.Task[None] | None = None
+        self._timers: list[asyncio.TimerHandle] = []
+        self._retiring: set[asyncio.Task[None]] = set()
 
     @property
     def url(self) -> str:
@@ -101,24 +122,59 @@ class Master:
 
     # ------------------------------------------------------------------------------------------- life
 
-    async def start(self, provisioner: Callable[[Master], Provisioner] | None = None) -> None:
-        """Bind the port and serve. ``provisioner`` builds what starts workers, once the address is known.
+    async def start(
+        self,
+        provisioner: Callable[[Master], Provisioner] | None = None,
+        *,
+        wait: bool = False,
+        on_wait: Callable[[str], None] | None = None,
+    ) -> None:
+        """Lead, bind the port, take over what there is, and serve. ``provisioner`` builds what starts workers, once the
+        address is known. With ``wait``, stand by while another master leads (``on_wait`` is told who).
 
-        Raises :class:`EnvironmentProblem` when the port cannot be had.
+        Raises :class:`~slotwise.ha.base.NotLeader` when another master leads, :class:`EnvironmentProblem` when the
+        port cannot be had, :class:`~slotwise.model.errors.StoreError` when the directory cannot be used.
         """
-        bound = self._bind()
+        grant = await self._election.acquire(wait=wait, on_wait=on_wait)
+        try:
+            await self._lead(grant, provisioner)
+        except BaseException:
+            await self._election.release()
+            raise
+
+    async def _lead(self, grant: Grant, provisioner: Callable[[Master], Provisioner] | None) -> None:
+        loop = asyncio.get_running_loop()
+        store = FileJobStore(open_files(self.options.directory))
+        recovered = store.recover()
+        self.events = EventLog(self.options.directory / "jobs", grant.epoch)
+        bound = self._bind(grant.previous_url)
         self.port = bound.getsockname()[1]
-        self.crashed = asyncio.get_running_loop().create_future()
+        self._election.announce(self.url)
+        self.crashed = loop.create_future()
+        self._grant = grant
+        grant.lost.add_done_callback(lambda lost: self._end(lost.result()))
         if provisioner is not None:
             self._provisioner = provisioner(self)
         now = monotonic()
-        # One leadership for the life of the process, above those of all processes before it.
-        token = LeaderToken(int(unix_time() * 1000))
+        token = LeaderToken(grant.epoch * _TOKENS_AN_EPOCH)
         config = msgspec.structs.replace(self.options.resource_manager, version=__version__)
         self.resource_manager = ResourceManager(config, token, self._ids, now)
-        self.dispatcher = Dispatcher(DispatcherConfig(), token, self._ids)
+        self.dispatcher = Dispatcher(DispatcherConfig(), token, self._ids, now, recovered)
+        self._records = Records(store, self.dispatcher, recovered)
+        unfinished = sum(1 for job in recovered if job.result is None)
+        if recovered:
+            log.info("recovered jobs", unfinished=unfinished, ended=len(recovered) - unfinished, epoch=grant.epoch)
+        before = self._provisioner.recover()
+        self._rejoining = Rejoining(before.living, self._start_worker)
         self._start_actor(RESOURCE_MANAGER, self.resource_manager)
         self._start_actor(DISPATCHER, self.dispatcher)
+        for worker in before.ended:
+            exited = WorkerExited(worker, "it ended while there was no master", started=True)
+            self._timers += [loop.call_later(after, self.worker_exited, exited) for after in _TELL_ENDED_AFTER_S]
+        self._upkeep = loop.create_task(self._retry_records())
+        await self._serve(bound)
+
+    async def _serve(self, bound: socket.socket) -> None:
         server = uvicorn.Server(
             uvicorn.Config(
                 build_app(self),
@@ -140,56 +196,82 @@ class Master:
                 raise EnvironmentProblem("the HTTP server ended while it was starting")
             await asyncio.sleep(0.005)
 
-    def _bind(self) -> socket.socket:
-        family = socket.AF_INET6 if ":" in self.options.host else socket.AF_INET
-        bound = socket.socket(family, socket.SOCK_STREAM)
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    def _has_jobs(self) -> bool:
+        jobs = self.options.directory / "jobs"
+        return jobs.is_dir() and any(jobs.iterdir())
+
+    async def _retry_records(self) -> None:
+        while True:
+            await asyncio.sleep(_RETRY_RECORDS_S)
+            self._records.retry()
+
+    def _bind(self, previous_url: str | None) -> socket.socket:
+        """The wanted port; without a wish that of the master before, where its workers look for it."""
+        with contextlib.suppress(OSError, ValueError):
+            before = urlsplit(previous_url or "").port
+            if self.options.port == 0 and before:
+                return self._bind_to(before)
         try:
-            bound.bind((self.options.host, self.options.port))
-            bound.listen(256)
+            return self._bind_to(self.options.port)
         except OSError as error:
-            bound.close()
             where = f"{self.options.host}:{self.options.port}"
             raise EnvironmentProblem(
                 f"cannot listen on {where}: {error.strerror or error}; choose another with --port (0: any free one)"
             ) from error
+
+    def _bind_to(self, port: int) -> socket.socket:
+        family = socket.AF_INET6 if ":" in self.options.host else socket.AF_INET
+        bound = socket.socket(family, socket.SOCK_STREAM)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            bound.bind((self.options.host, port))
+            bound.listen(256)
+        except OSError:
+            bound.close()
+            raise
         return bound
 
-    def _start_actor(self, address: Address, machine: Dispatcher | ResourceManager | JobMaster) -> None:
-        actor = Actor(address, machine, self._carry_out, self._on_crash)
-        self._actors[address] = actor
+    def _start_actor(self, address: Address, machine: Dispatcher | ResourceManager) -> None:
+        actor = self._actors[address] = Actor(address, machine, self._carry_out, self._on_crash)
         actor.start()
 
     def _on_crash(self, name: str, error: BaseException) -> None:
-        if self.crashed is not None and not self.crashed.done():
-            self.crashed.set_result(f"{name} failed: {error!r}")
+        self._end(f"{name} failed: {error!r}")
 
-    async def close(self, grace_s: float = 10.0) -> None:
+    def _end(self, reason: str) -> None:
+        if self.crashed is not None and not self.crashed.done():
+            self.crashed.set_result(reason)
+
+    async def close(self, grace_s: float = 10.0, *, leave: bool = False) -> None:
         """End the jobs' actors, so that nothing is restarted or requested any more; then the workers, the server, the
-        rest.
+        rest. With ``leave``, what runs goes on for the next master.
         """
-        for address in [address for address in self._actors if address != RESOURCE_MANAGER]:
+        if self._upkeep is None:
+            return
+        for address in [address for address in self._actors if leave or address != RESOURCE_MANAGER]:
             await self._actors[address].stop()
-        await self._provisioner.close(grace_s)
+        self._rejoining.close()
+        for timer in self._timers:
+            timer.cancel()
+        await self._provisioner.close(grace_s, leave=leave)
         if self._server is not None and self._serving is not None:
             self._server.should_exit = True
             await self._serving
         for actor in list(self._actors.values()):
             await actor.stop()
+        self._upkeep.cancel()
+        self._records.retry()
+        for job in self._records.unwritten:
+            log.error("the job's result could not be written and is lost with this process", job=job)
+        await self._election.release()
 
     # ------------------------------------------------------------------------------------------- mail
 
     def _carry_out(self, effects: Effects) -> None:
         """In the order that :class:`Effects` prescribes."""
-        for record in effects.persist:
-            try:
-                self._store.persist(record)
-            except OSError as error:
-                log.error("cannot write the job's record", job=record.job, error=str(error))
-                if isinstance(record, PersistJob):
-                    # Not durable, so not acknowledged: the job is none, and the client is told.
-                    self.dispatcher.forget(record.job)
-                    self._refuse_all(effects, f"the master cannot write the job's record: {error}")
+        if self._grant.lost.done():
+            return
+        self._records.keep(effects)
         by_worker: dict[Address, list[Envelope]] = {}
         for envelope in effects.send:
             if envelope.to.startswith("te:"):
@@ -202,8 +284,8 @@ class Master:
                 queue.put_nowait(Mail(tuple(envelopes)))
         for wish in effects.workers:
             if isinstance(wish, StartWorker):
-                self._provisioner.start_worker(wish.worker, wish.total, wish.default_profile)
-            else:
+                self._rejoining.start_worker(wish)
+            elif not self._rejoining.take_back(wish.worker):
                 self._provisioner.stop_worker(wish.worker)
         for change in effects.job_masters:
             if isinstance(change, StartJobMaster):
@@ -211,15 +293,15 @@ class Master:
             else:
                 self._stop_job_master(change)
         self.events.add(effects.events)
+        if effects.shutdown is not None:
+            # Whichever component it is: who knows of a newer leader of it has been told by another master.
+            self._end(
+                f"another master has taken over, or a worker was with one that used another --directory: "
+                f"{effects.shutdown}"
+            )
 
-    def _refuse_all(self, effects: Effects, reason: str) -> None:
-        effects.send = [
-            msgspec.structs.replace(envelope, payload=JobRefused(reason))
-            if isinstance(envelope.payload, JobAccepted)
-            else envelope
-            for envelope in effects.send
-        ]
-        effects.job_masters = []
+    def _start_worker(self, wish: StartWorker) -> None:
+        self._provisioner.start_worker(wish.worker, wish.total, wish.default_profile)
 
     def post(self, envelope: Envelope) -> None:
         """Deliver a message to a component here, or to a waiting client."""
@@ -232,17 +314,35 @@ class Master:
             waiting.set_result(envelope.payload)
 
     def _start_job_master(self, start: StartJobMaster) -> None:
-        machine = JobMaster(start.job, start.spec, self.options.job_master, start.token, self._ids, monotonic())
-        self.job_masters[start.job] = machine
-        self._start_actor(job_master_address(start.job), machine)
+        """In place of any that there is. One that fails is the Dispatcher's business, with the job's record."""
+        job, address = start.job, job_master_address(start.job)
+        self._retire(address)
+        machine = JobMaster(
+            job, start.spec, self.options.job_master, start.token, self._ids, monotonic(), start.progress
+        )
+
+        def on_crash(name: str, error: BaseException) -> None:
+            if self._actors.get(address) is actor:
+                self._retire(address)
+                self.job_masters.pop(job, None)
+                gone = JobMasterExited(job, f"{name} failed: {error!r}", self._records.progress.get(job))
+                self._actors[DISPATCHER].post(gone)
+
+        self.job_masters[job] = machine
+        actor = self._actors[address] = Actor(address, machine, self._carry_out, on_crash)
+        actor.start()
 
     def _stop_job_master(self, stop: StopJobMaster) -> None:
         # What is worth keeping of an ended job is in its record and its events.
         self.job_masters.pop(stop.job, None)
-        actor = self._actors.pop(job_master_address(stop.job), None)
+        self._retire(job_master_address(stop.job))
+
+    def _retire(self, address: Address) -> None:
+        actor = self._actors.pop(address, None)
         if actor is not None:
             task = asyncio.get_running_loop().create_task(actor.stop())
-            task.add_done_callback(lambda _: None)
+            self._retiring.add(task)
+            task.add_done_callback(self._retiring.discard)
 
     # ------------------------------------------------------------------------------------------- workers' streams
 
@@ -252,6 +352,7 @@ class Master:
         address = Address(f"te:{worker}")
         queue: asyncio.Queue[Mail] = asyncio.Queue()
         self._workers[address] = queue
+        self._rejoining.is_there(worker)
         try:
             yield queue
         finally:
@@ -263,6 +364,7 @@ class Master:
 
     def worker_exited(self, exited: WorkerExited) -> None:
         """The provisioner has seen a worker's end."""
+        self._rejoining.is_there(exited.worker)
         self._actors[RESOURCE_MANAGER].post(exited)
 
     # ------------------------------------------------------------------------------------------- clients

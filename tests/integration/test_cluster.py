@@ -176,7 +176,7 @@ def test_a_job_that_is_cancelled_ends_as_canceled_and_gives_its_slots_back(clust
 
 def test_ctrl_c_while_waiting_cancels_the_job(cluster: Cluster) -> None:
     process = cluster.sandbox.start("submit", "--wait", *SMALL, str(PROGRAMS / "slow_sum.py"), "0", "120")
-    wait_for(lambda: cluster.json("jobs")[-1]["phase"] == "RUNNING", 60, "a running job")
+    wait_for(lambda: [job["phase"] for job in cluster.json("jobs")][-1:] == ["RUNNING"], 60, "a running job")
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
@@ -283,7 +283,7 @@ def test_cluster_start_status_stop(tmp_path: Path) -> None:
 
 def test_two_masters_cannot_share_a_port(cluster: Cluster) -> None:
     port = cluster.sandbox.env["SLOTWISE_MASTER"].rsplit(":", 1)[1]
-    done = cluster.sandbox.run("master", "--port", port)
+    done = cluster.sandbox.run("master", "--port", port, "--directory", "another")
     assert done.returncode == 1
     assert "cannot listen" in done.stderr
     assert "--port" in done.stderr

@@ -157,12 +157,18 @@ def make_home(base: Path, worker: str | None, total: ResourceProfile = TOTAL) ->
     return settle(base, named, total, "127.0.0.1", lambda: WorkerId("worker-fresh"))
 
 
+def make_store(folder: Path) -> LogStore:
+    """A master's logs, in its own part of ``folder``."""
+    (folder / "master").mkdir(exist_ok=True)
+    return LogStore(folder / "master")
+
+
 def main() -> None:
     """See the module's head."""
     base, worker, timeout_s, *commands = sys.argv[1:]
 
     async def serve() -> None:
-        owner = Owner(make_home(Path(base), worker), float(timeout_s), LogStore(Path(base).parent / "master"))
+        owner = Owner(make_home(Path(base), worker), float(timeout_s), make_store(Path(base).parent))
         for number, command in enumerate(commands):
             owner.start(f"slot-{number}", command)
             status = await owner.until(f"slot-{number}", ProcessPhase.RUNNING)

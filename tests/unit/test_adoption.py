@@ -20,8 +20,7 @@ from slotwise.model.resources import ResourceProfile
 from slotwise.protocol.effects import CleanSlot, EndProcess
 from slotwise.protocol.messages import ProcessPhase
 from slotwise.runtime.home import sweep_stale
-from slotwise.runtime.logs import LogStore
-from tests.unit.slot_owner import JOB, PROFILE, Owner, alive, make_home, owner_process, wait_for
+from tests.unit.slot_owner import JOB, PROFILE, Owner, alive, make_home, make_store, owner_process, wait_for
 
 # Counts until a file is there, then leaves with 7.
 COUNTS = "i=0; while [ ! -e go ]; do i=$((i+1)); echo line $i; sleep 0.02; done; echo last; exit 7"
@@ -30,7 +29,7 @@ COUNTS = "i=0; while [ ! -e go ]; do i=$((i+1)); echo line $i; sleep 0.02; done;
 @contextlib.asynccontextmanager
 async def restarted(base: Path, worker: str | None) -> AsyncIterator[Owner]:
     """The next process of a worker: this one."""
-    owner = Owner(make_home(base, worker), 30.0, LogStore(base.parent / "master"))
+    owner = Owner(make_home(base, worker), 30.0, make_store(base.parent))
     try:
         yield owner
     finally:
@@ -126,7 +125,7 @@ def test_a_process_that_cannot_go_on_is_ended_with_the_reason(tmp_path: Path) ->
         # The worker died after it had begun the first of two commands of the second slot.
         second = home.left[1]
         home.left = (home.left[0], msgspec.structs.replace(second, expected=2))
-        owner = Owner(home, 30.0, LogStore(tmp_path / "master"))
+        owner = Owner(home, 30.0, make_store(tmp_path))
         status = await owner.until("slot-1", ProcessPhase.EXITED)
         assert "while it was being started" in status.reason
         assert status.killed

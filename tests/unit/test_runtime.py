@@ -16,6 +16,7 @@ from slotwise.protocol.codec import LogData, LogPosition
 from slotwise.protocol.effects import Effects
 from slotwise.runtime.actor import Actor
 from slotwise.runtime.children import kill_marked
+from slotwise.runtime.clock import monotonic
 from slotwise.runtime.logs import LogStore, tail_lines
 from slotwise.runtime.ownership import claim, is_abandoned
 from slotwise.simulation.world import World
@@ -93,6 +94,33 @@ def test_a_machine_that_raises_is_told_at_once() -> None:
         return await asyncio.wait_for(crashed, 10)
 
     assert asyncio.run(run()) == "a: planted"
+
+
+@pytest.mark.parametrize("ticks", range(4))
+def test_an_actor_that_gets_a_stimulus_as_it_is_stopped_stops(ticks: int) -> None:
+    class Idle:
+        def handle(self, stimulus: object, now: float) -> Effects:
+            return Effects()
+
+        def on_timer(self, now: float) -> Effects:
+            return Effects()
+
+        def next_timer(self) -> float | None:
+            return monotonic() + 60
+
+    async def run() -> None:
+        actor = Actor("a", Idle(), lambda _: None, lambda name, error: None)
+        actor.start()
+        for _ in range(3):
+            await asyncio.sleep(0)
+        actor.post("anything")
+        for _ in range(ticks):
+            await asyncio.sleep(0)
+        stopping = asyncio.ensure_future(actor.stop())
+        done, _ = await asyncio.wait([stopping], timeout=2)
+        assert done
+
+    asyncio.run(run())
 
 
 def test_f_06_a_job_whose_record_could_not_be_written_leaves_no_trace() -> None:

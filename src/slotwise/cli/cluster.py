@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import subprocess
@@ -15,10 +16,18 @@ import psutil
 
 from slotwise.cli.options import config_options, json_option, local_options
 from slotwise.client import Client, default_token_file, read_token, state_directory
+from slotwise.dispatcher.files import open_files
+from slotwise.dispatcher.job_store import FileJobStore
+from slotwise.ha.embedded import EmbeddedLeaderElection
 from slotwise.model.errors import ClusterError, EnvironmentProblem
+from slotwise.protocol.effects import PersistCancel
+from slotwise.provisioners.local import RECORDS_FILE
+from slotwise.provisioners.worker_records import end_all
+from slotwise.runtime.home import sweep_stale
 
 _START_LIMIT_S = 30.0
 _STOP_LIMIT_S = 60.0
+_WORKERS_STOP_LIMIT_S = 20.0
 
 
 @click.group()
@@ -35,7 +44,7 @@ def _address_file() -> Path:
 
 
 def _running() -> dict[str, Any] | None:
-    """The address of the running cluster, or None. What a dead master left is removed."""
+    """The address of the running cluster, or None."""
     try:
         address = dict(json.loads(_address_file().read_text()))
         process = psutil.Process(int(address["pid"]))
@@ -47,22 +56,56 @@ def _running() -> dict[str, Any] | None:
             return address
     except (OSError, ValueError, KeyError, psutil.Error):
         pass
-    _address_file().unlink(missing_ok=True)
     return None
 
 
+def _clear_up() -> str:
+    """End what a master that was killed has left: its jobs are cancelled as soon as a master looks at them, its workers
+    end now. Returns what was done, in words; nothing is when another master leads in the directory.
+    """
+    directory = state_directory() / "master"
+
+    async def cancel_jobs() -> int:
+        election = EmbeddedLeaderElection(directory)
+        await election.acquire()
+        try:
+            store = FileJobStore(open_files(directory))
+            unfinished = [job.job for job in store.recover() if job.result is None and not job.cancelled]
+            for job in unfinished:
+                store.persist(PersistCancel(job))
+            return len(unfinished)
+        finally:
+            await election.release()
+
+    jobs = asyncio.run(cancel_jobs())
+    workers = end_all(directory / "workers" / RECORDS_FILE, _WORKERS_STOP_LIMIT_S)
+    sweep_stale(directory / "workers", spare_kept=False)
+    return f"ended {workers} worker(s), cancelled {jobs} job(s)"
+
+
 @cluster.command()
-@click.option("--port", type=click.IntRange(0, 65535), default=0, show_default=True, help="0: a free one.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    show_default=True,
+    help="0: the one of the cluster before, or a free one.",
+)
 @local_options
 @config_options
 def start(**given: Any) -> int:
-    """Start a local cluster, unless one is running."""
+    """Start a local cluster, unless one is running.
+
+    If the last one's master was killed, its workers and jobs are taken over and go on.
+    """
     running = _running()
     if running is not None:
         click.echo(f"a cluster is running already at {running['url']} (pid {running['pid']})")
         return 0
     directory = state_directory()
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # A dead master's: its successor writes a new one. Where it listened is in its directory as well.
+    _address_file().unlink(missing_ok=True)
     log = directory / "master.log"
     argv = [
         *(sys.executable, "-m", "slotwise", "master", "--local-workers", "--port", str(given["port"])),
@@ -102,7 +145,11 @@ def stop() -> int:
     """Stop the local cluster: jobs are cancelled, then workers and master end."""
     running = _running()
     if running is None:
-        click.echo("no cluster is running")
+        if not _address_file().exists():
+            click.echo("no cluster is running")
+            return 0
+        click.echo(f"the cluster's master had died; {_clear_up()}")
+        _address_file().unlink(missing_ok=True)
         return 0
     process = psutil.Process(running["pid"])
     process.send_signal(signal.SIGTERM)
@@ -111,7 +158,7 @@ def stop() -> int:
     except psutil.TimeoutExpired:
         process.kill()
         process.wait(10)
-        click.echo("the master did not end in time and was killed", err=True)
+        click.echo(f"the master did not end in time and was killed; {_clear_up()}", err=True)
     _address_file().unlink(missing_ok=True)
     click.echo("cluster stopped")
     return 0

@@ -35,6 +35,13 @@ _LOG_LEVEL = click.option(
 @click.option("--port", type=click.IntRange(0, 65535), default=DEFAULT_PORT, show_default=True, help="0: a free one.")
 @click.option("--directory", type=click.Path(path_type=Path), help="Where jobs' records and logs are kept.")
 @click.option("--token-file", type=click.Path(path_type=Path), help="The cluster's token; made if it is not there.")
+@click.option("--standby", is_flag=True, help="While another master leads in --directory, wait and take over from it.")
+@click.option(
+    "--on-stop",
+    type=click.Choice(["cancel", "leave"]),
+    help="What becomes of running jobs when this process is told to end: cancelled, or left to go on and be taken over "
+    "by the next master [default: Ctrl-C cancels; SIGTERM leaves them, or cancels with --local-workers].",
+)
 @click.option("--local-workers", is_flag=True, help="Start workers on this machine when jobs need them.")
 @click.option("--address-file", type=click.Path(path_type=Path), help="Write the address as JSON here once it listens.")
 @local_options
@@ -45,9 +52,14 @@ def master(**given: Any) -> int:
 
     Without --local-workers the cluster is standalone: start `slotwise worker --master URL` on each machine.
 
+    A master that is killed, or ends by SIGTERM, leaves the jobs of a standalone cluster running. Start it again with
+    the same --directory and --port soon (within the heartbeat timeout), and it takes over jobs and workers as if
+    nothing had been: this is how to restart or upgrade its machine. One master at a time leads in a directory.
+
     \b
     Examples:
       slotwise master
+      slotwise master --directory /srv/slotwise --standby
       slotwise master --port 0 --local-workers --workers 4 --worker-memory 8g
     """
     configure_logging(given["log_level"])
@@ -81,7 +93,7 @@ async def _master(given: dict[str, Any]) -> int:
             started.url,
             token_file,
             started.worker_exited,
-            bound=True,
+            bound=False,
             worker_options=configuration.as_flags(),
         )
 
@@ -90,14 +102,29 @@ async def _master(given: dict[str, Any]) -> int:
             "slotwise: workers come by themselves here: minimum, maximum and redundancy have no effect", err=True
         )
     stop, hurry = asyncio.Event(), asyncio.Event()
+    signals: list[int] = []
     loop = asyncio.get_running_loop()
 
-    def on_signal() -> None:
+    def on_signal(number: int) -> None:
+        signals.append(number)
         (hurry if stop.is_set() else stop).set()
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, on_signal)
-    await service.start(provisioner if shape is not None else None)
+        loop.add_signal_handler(number, on_signal, number)
+
+    def on_wait(holder: str) -> None:
+        click.echo(f"slotwise: standing by: {holder} leads", err=True)
+
+    stopping: asyncio.Future[Any] = asyncio.ensure_future(stop.wait())
+    starting: asyncio.Future[Any] = asyncio.ensure_future(
+        service.start(provisioner if shape is not None else None, wait=given["standby"], on_wait=on_wait)
+    )
+    await asyncio.wait([stopping, starting], return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        return 0
+    await starting
     click.echo(f"slotwise: master listens on {service.url} (token in {token_file})", err=True)
     address_file = given["address_file"]
     if address_file is not None:
@@ -105,17 +132,23 @@ async def _master(given: dict[str, Any]) -> int:
         partial.write_text(json.dumps({"url": service.url, "pid": os.getpid()}))
         partial.replace(address_file)
     assert service.crashed is not None
-    stopping = asyncio.ensure_future(stop.wait())
+    # Whatever ends this master but its user's wish, the next one goes on from here.
+    leave = True
     try:
-        waits: list[asyncio.Future[Any]] = [stopping, service.crashed]
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([stopping, service.crashed], return_when=asyncio.FIRST_COMPLETED)
         if service.crashed.done():
-            raise SlotwiseError(f"internal error: {service.crashed.result()}")
-        click.echo("slotwise: stopping", err=True)
-        await _cancel_all(service, hurry)
+            raise SlotwiseError(f"the master ends, and what runs is left to the next one: {service.crashed.result()}")
+        by_default = "leave" if signals[0] == signal.SIGTERM and shape is None else "cancel"
+        leave = (given["on_stop"] or by_default) == "leave"
+        unfinished = sum(1 for record in service.dispatcher.jobs.values() if not record.state.is_final)
+        if leave:
+            click.echo(f"slotwise: stopping; {unfinished} job(s) go on for the next master", err=True)
+        else:
+            click.echo("slotwise: stopping", err=True)
+            await _cancel_all(service, hurry)
     finally:
         stopping.cancel()
-        await service.close(0.0 if hurry.is_set() else 10.0)
+        await service.close(0.0 if hurry.is_set() else 10.0, leave=leave)
         if address_file is not None:
             address_file.unlink(missing_ok=True)
     return 0

@@ -194,7 +194,7 @@ class EmbeddedRun:
             self._pass_output(logs)
             if over:
                 return
-            details = job_details(record, master.job_masters.get(job), master.events.of_job(job))
+            details = job_details(record, master.job_masters.get(job), master.events.times(job))
             self._screen.status(job_line(details))
             await asyncio.sleep(_POLL_S)
 

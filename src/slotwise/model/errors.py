@@ -8,6 +8,8 @@
     │   └── SizeError         a size, count or core number that cannot be used
     ├── EnvironmentProblem    Java, Spark, port, file or memory is not as needed (exit code 1)
     ├── ClusterError          the master said no, or cannot be reached           (exit code 1)
+    ├── StoreError            a record cannot be kept or read                    (exit code 1)
+    │   └── StaleLeader       a newer leader has written the record meanwhile
     └── ProtocolError         a frame or message that cannot be understood
 
 The message of each says what is wrong, where, and what to do; it is shown to users as it stands.
@@ -40,6 +42,14 @@ class EnvironmentProblem(SlotwiseError):
 
 class ClusterError(SlotwiseError):
     """The cluster refused a call or could not be reached."""
+
+
+class StoreError(SlotwiseError):
+    """A record or a file cannot be kept or read; the text names it and the cause. Nothing was changed."""
+
+
+class StaleLeader(StoreError):
+    """The store has the record of a newer leader: whoever wanted to write leads no more."""
 
 
 class ProtocolError(SlotwiseError):

@@ -14,6 +14,10 @@ from slotwise.protocol.messages import Envelope
 
 PROTOCOL_VERSION = 1
 MAX_FRAME_BYTES = 16 * 1024 * 1024
+# Close codes of our own (RFC 6455 leaves 4000 … 4999 to applications). After the first, a worker ends: trying again
+# will not help. After the second it dials again: what it runs must not suffer for one bad frame.
+CLOSE_REFUSED = 4400
+CLOSE_BAD_FRAME = 4402
 
 
 class Hello(msgspec.Struct, frozen=True, tag=True):
@@ -59,6 +63,27 @@ def encode(frame: Frame) -> bytes:
     if len(data) > MAX_FRAME_BYTES:
         raise ProtocolError(f"a frame of {len(data)} bytes is over the limit of {MAX_FRAME_BYTES}")
     return data
+
+
+def encode_split(frame: Frame) -> tuple[list[bytes], list[str]]:
+    """The bytes of a frame, in several frames when mail is too large for one; and what could not be sent because a
+    single message is over the limit, in words. One large message must not hold up those beside it.
+    """
+    try:
+        return [encode(frame)], []
+    except ProtocolError as error:
+        if not isinstance(frame, Mail) or len(frame.envelopes) < 2:
+            return [], [f"{_words(frame)}: {error}"]
+    middle = len(frame.envelopes) // 2
+    first, left_out = encode_split(Mail(frame.envelopes[:middle]))
+    second, left_out_too = encode_split(Mail(frame.envelopes[middle:]))
+    return first + second, left_out + left_out_too
+
+
+def _words(frame: Frame) -> str:
+    if isinstance(frame, Mail):
+        return ", ".join(f"{type(letter.payload).__name__} to {letter.to}" for letter in frame.envelopes)
+    return type(frame).__name__
 
 
 def decode(data: bytes) -> Frame:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from slotwise.model.ids import WorkerId
 from slotwise.model.resources import ResourceProfile
@@ -12,8 +12,21 @@ from slotwise.protocol.effects import WorkerExited
 ExitListener = Callable[[WorkerExited], None]
 
 
+class FromBefore(NamedTuple):
+    """Workers that an earlier master had started: those that live on and will dial in, and those whose end nobody was
+    told of.
+    """
+
+    living: tuple[WorkerId, ...] = ()
+    ended: tuple[WorkerId, ...] = ()
+
+
 class Provisioner(Protocol):
     """Starts and stops workers. Each call returns at once; what comes of it is told to the listener."""
+
+    def recover(self) -> FromBefore:
+        """Take over the workers that an earlier master had started here; called once, before the other verbs."""
+        ...
 
     def start_worker(self, worker: WorkerId, total: ResourceProfile, default_profile: ResourceProfile) -> None:
         """Start a worker of this size that will register under this id."""
@@ -23,6 +36,8 @@ class Provisioner(Protocol):
         """Make sure that the worker ends and leaves nothing behind. Unknown ids are ignored."""
         ...
 
-    async def close(self, grace_s: float) -> None:
-        """End all workers, by force after ``grace_s`` seconds."""
+    async def close(self, grace_s: float, *, leave: bool = False) -> None:
+        """End all workers, by force after ``grace_s`` seconds; with ``leave`` leave them to the next master instead,
+        where they can live without this one.
+        """
         ...

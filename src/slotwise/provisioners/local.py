@@ -1,8 +1,12 @@
-"""Workers as processes on this machine (B: SZ-11, F-01: a worker's end is seen at once)."""
+"""Workers as processes on this machine (B: SZ-11, F-01: a worker's end is seen at once).
+
+Unless they are bound to it, they outlive a master that is killed: the next one finds them in ``workers.json``, takes
+them over and has the same hold on them."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import signal
@@ -12,18 +16,21 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
+import psutil
 import structlog
 
 from slotwise.model.ids import WorkerId
 from slotwise.model.resources import ResourceProfile
 from slotwise.protocol.effects import WorkerExited
-from slotwise.provisioners.base import ExitListener
+from slotwise.provisioners.base import ExitListener, FromBefore
+from slotwise.provisioners.worker_records import WorkerRecord, WorkerRecords, wait_gone
 from slotwise.runtime.children import start_child, wait_exit
 from slotwise.runtime.home import end_remains
 
 log = structlog.get_logger(__name__)
 
 _STOP_GRACE_S = 20.0
+RECORDS_FILE = "workers.json"
 
 
 class LocalProvisioner:
@@ -46,8 +53,33 @@ class LocalProvisioner:
         self._bound = bound
         self._options = worker_options
         self._processes: dict[WorkerId, subprocess.Popen[bytes]] = {}
+        self._adopted: dict[WorkerId, psutil.Process] = {}
+        self._records = WorkerRecords(directory / RECORDS_FILE)
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
+        self._leaving = False
+
+    def recover(self) -> FromBefore:
+        """Take over the recorded workers that live and dial this master. Those that dial another address would wait in
+        vain: they are ended.
+        """
+        living, ended = [], []
+        for record in self._records.load():
+            process = record.process()
+            if process is None:
+                self._clean_up(record.worker)
+                self._forget(record.worker)
+                ended.append(record.worker)
+                continue
+            living.append(record.worker)
+            self._adopted[record.worker] = process
+            self._spawn(self._watch_adopted(record.worker, process))
+            if record.master_url != self._master_url:
+                log.warning("ending a worker of another address", worker=record.worker, url=record.master_url)
+                self.stop_worker(record.worker)
+        if living:
+            log.info("took over workers", workers=living)
+        return FromBefore(tuple(living), tuple(ended))
 
     def start_worker(self, worker: WorkerId, total: ResourceProfile, default_profile: ResourceProfile) -> None:
         """Start a worker process; its output goes to ``<directory>/<worker>.log``."""
@@ -65,8 +97,9 @@ class LocalProvisioner:
         ]
         for name, amount in total.extended:
             argv += ["--resource", f"{name}={amount}"]
-        self._directory.mkdir(parents=True, exist_ok=True)
         try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            self._record(WorkerRecord(worker, self._master_url))
             with (self._directory / f"{worker}.log").open("ab") as output:
                 process = start_child(
                     argv,
@@ -79,18 +112,38 @@ class LocalProvisioner:
         except OSError as error:
             self._on_exit(WorkerExited(worker, f"cannot start a process: {error}", started=False))
             return
+        # Where this fails, its first entry leads to it all the same.
+        with contextlib.suppress(OSError, psutil.Error):
+            created = psutil.Process(process.pid).create_time()
+            self._record(WorkerRecord(worker, self._master_url, process.pid, created))
         self._processes[worker] = process
         self._spawn(self._watch(worker, process))
+
+    def _record(self, record: WorkerRecord) -> None:
+        if not self._bound:
+            self._records.put(record)
 
     def stop_worker(self, worker: WorkerId) -> None:
         """SIGTERM now, SIGKILL later. A worker that has been asked by its master is on its way already."""
         process = self._processes.get(worker)
+        adopted = self._adopted.get(worker)
+        if self._leaving:
+            return
         if process is not None and process.poll() is None:
             self._spawn(self._stop(process))
+        elif adopted is not None:
+            self._spawn(self._stop_adopted(adopted))
 
-    async def close(self, grace_s: float) -> None:
-        """End all workers; by force after ``grace_s`` seconds."""
+    async def close(self, grace_s: float, *, leave: bool = False) -> None:
+        """End all workers; by force after ``grace_s`` seconds. Bound ones cannot be left."""
         self._closing = True
+        if leave and not self._bound:
+            self._leaving = True
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            return
+        ending = [asyncio.ensure_future(self._stop_adopted(process, grace_s)) for process in self._adopted.values()]
         processes = list(self._processes.values())
         for process in processes:
             if process.poll() is None:
@@ -101,7 +154,7 @@ class LocalProvisioner:
         for process in processes:
             if process.poll() is None:
                 process.kill()
-        await asyncio.gather(*waits)
+        await asyncio.gather(*waits, *ending)
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -116,17 +169,42 @@ class LocalProvisioner:
         except TimeoutError:
             process.kill()
 
+    async def _stop_adopted(self, process: psutil.Process, grace_s: float = _STOP_GRACE_S) -> None:
+        with contextlib.suppress(psutil.Error):
+            process.terminate()
+            try:
+                await asyncio.wait_for(wait_gone(process), grace_s)
+            except TimeoutError:
+                process.kill()
+
     async def _watch(self, worker: WorkerId, process: subprocess.Popen[bytes]) -> None:
         code = await wait_exit(process)
         self._processes.pop(worker, None)
+        how = f"signal {-code}" if code < 0 else f"code {code}"
+        await self._gone(worker, f"its process ended with {how}")
+
+    async def _watch_adopted(self, worker: WorkerId, process: psutil.Process) -> None:
+        with contextlib.suppress(psutil.Error):
+            await wait_gone(process)
+        self._adopted.pop(worker, None)
+        await self._gone(worker, "its process ended")
+
+    async def _gone(self, worker: WorkerId, reason: str) -> None:
+        await asyncio.to_thread(self._clean_up, worker)
+        self._forget(worker)
+        if not self._closing:
+            self._on_exit(WorkerExited(worker, reason, started=True))
+
+    def _clean_up(self, worker: WorkerId) -> None:
         directory = self._directory / worker
-        killed = await asyncio.to_thread(end_remains, directory)
+        killed = end_remains(directory)
         if killed:
             log.warning("ended what a dead worker left", worker=worker, processes=killed)
         shutil.rmtree(directory, ignore_errors=True)
-        if not self._closing:
-            how = f"signal {-code}" if code < 0 else f"code {code}"
-            self._on_exit(WorkerExited(worker, f"its process ended with {how}", started=True))
+
+    def _forget(self, worker: WorkerId) -> None:
+        with contextlib.suppress(OSError):
+            self._records.remove(worker)
 
 
 def _cores(cpu_milli: int) -> str:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from slotwise.model.ids import WorkerId
 from slotwise.model.resources import ResourceProfile
+from slotwise.provisioners.base import FromBefore
 
 
 class StandaloneProvisioner:
     """Never asked to start a worker, because a standalone cluster's sizing has no worker shape."""
+
+    def recover(self) -> FromBefore:
+        """They come by themselves again, too."""
+        return FromBefore()
 
     def start_worker(self, worker: WorkerId, total: ResourceProfile, default_profile: ResourceProfile) -> None:
         """Raises RuntimeError: a standalone cluster does not start workers."""
@@ -16,5 +21,5 @@ class StandaloneProvisioner:
     def stop_worker(self, worker: WorkerId) -> None:
         """Nothing: standalone workers are their hosts' business."""
 
-    async def close(self, grace_s: float) -> None:
+    async def close(self, grace_s: float, *, leave: bool = False) -> None:
         """Nothing to end."""

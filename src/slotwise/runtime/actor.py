@@ -87,9 +87,19 @@ class Actor:
                     self._carry_out(self.machine.on_timer(now))
                     await asyncio.sleep(0)
                     continue
-                with contextlib.suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(self._wake.wait(), None if due is None else due - now)
+                await self._sleep(None if due is None else due - now)
         except Exception as error:
             # Told first: logging can fail as well, on a full disk for one.
             self._on_crash(self.name, error)
             log.exception("machine failed", actor=self.name)
+
+    async def _sleep(self, limit_s: float | None) -> None:
+        """Until somebody posts, for ``limit_s`` at most. Not ``wait_for``: before Python 3.12 it loses a cancellation
+        that comes together with a stimulus, and :meth:`stop` would wait for ever.
+        """
+        alarm = None if limit_s is None else asyncio.get_running_loop().call_later(limit_s, self._wake.set)
+        try:
+            await self._wake.wait()
+        finally:
+            if alarm is not None:
+                alarm.cancel()

@@ -161,7 +161,9 @@ class LogStore:
                 return LogPosition(chunk.job, chunk.name, size)
             fresh = chunk.data[size - chunk.offset :]
             if fresh:
-                path.parent.mkdir(parents=True, exist_ok=True)
+                # Never more than these two: where the jobs' directory has gone, nothing must be made in its place.
+                path.parent.parent.mkdir(mode=0o700, exist_ok=True)
+                path.parent.mkdir(exist_ok=True)
                 with path.open("ab") as file:
                     file.write(fresh)
         except OSError as error:

@@ -13,7 +13,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 
 from slotwise.model.errors import ProtocolError
-from slotwise.protocol.codec import MAX_FRAME_BYTES, Frame, Hello, decode, encode
+from slotwise.protocol.codec import CLOSE_REFUSED, MAX_FRAME_BYTES, Frame, Hello, decode, encode, encode_split
 
 log = structlog.get_logger(__name__)
 
@@ -30,8 +30,9 @@ def stream_url(master_url: str) -> str:
 
 
 class MasterStream:
-    """One connection at a time to ``master_url``. ``refused`` is set with the reason when the master will never
-    accept this worker.
+    """One connection at a time to ``master_url``. ``refused`` is set with the reason when the master does not accept
+    this worker and never did: one that has served a master before may hold running work, so it tries on until its own
+    time-outs, and a master that was replaced by a wrong one can be put right meanwhile.
     """
 
     def __init__(
@@ -49,6 +50,8 @@ class MasterStream:
         self._on_open = on_open
         self._queue: asyncio.Queue[bytes] | None = None
         self._task: asyncio.Task[None] | None = None
+        self._served = False
+        self._refusal = ""
         self.refused: asyncio.Future[str] | None = None
 
     def start(self) -> None:
@@ -68,7 +71,11 @@ class MasterStream:
         """
         if self._queue is None or self._queue.qsize() >= _QUEUE_FRAMES:
             return False
-        self._queue.put_nowait(encode(frame))
+        frames, left_out = encode_split(frame)
+        for data in frames:
+            self._queue.put_nowait(data)
+        for what in left_out:
+            log.error("message not sent", what=what)
         return True
 
     async def close(self, drain_s: float = 1.0) -> None:
@@ -96,19 +103,22 @@ class MasterStream:
                     ping_interval=20,
                     proxy=None,
                 ) as connection:
-                    delay = _RETRY_S
+                    if not self._refusal:
+                        delay = _RETRY_S
                     told = False
                     await self._serve(connection)
             except InvalidStatus as error:
                 if error.response.status_code in (401, 403):
-                    self._refuse("the master does not know this token; give the one from its token file")
-                    return
-                log.warning("stream refused", url=self._url, status=error.response.status_code)
+                    if self._refuse("the master does not know this token; give the one from its token file"):
+                        return
+                else:
+                    log.warning("stream refused", url=self._url, status=error.response.status_code)
             except ConnectionClosed as error:
-                if error.rcvd is not None and error.rcvd.code == 4400:
-                    self._refuse(error.rcvd.reason)
+                refused = error.rcvd is not None and error.rcvd.code == CLOSE_REFUSED
+                if refused and error.rcvd is not None and self._refuse(error.rcvd.reason):
                     return
-                log.info("stream closed", url=self._url)
+                reason = error.rcvd.reason if error.rcvd is not None else ""
+                log.info("stream closed", url=self._url, reason=reason)
             except (OSError, TimeoutError, InvalidHandshake) as error:
                 if not told:
                     log.warning("cannot reach the master; trying on", url=self._url, error=str(error))
@@ -116,9 +126,16 @@ class MasterStream:
             await asyncio.sleep(delay)
             delay = min(delay * 2, _RETRY_MAX_S)
 
-    def _refuse(self, reason: str) -> None:
+    def _refuse(self, reason: str) -> bool:
+        """The master says no; true when that is final."""
+        if self._served:
+            if reason != self._refusal:
+                log.error("the master refuses this worker now; trying on", url=self._url, reason=reason)
+            self._refusal = reason
+            return False
         if self.refused is not None and not self.refused.done():
             self.refused.set_result(reason)
+        return True
 
     async def _serve(self, connection: ClientConnection) -> None:
         queue: asyncio.Queue[bytes] = asyncio.Queue()
@@ -129,6 +146,8 @@ class MasterStream:
             self._on_open()
             async for data in connection:
                 if isinstance(data, bytes):
+                    self._served = True
+                    self._refusal = ""
                     try:
                         self._on_frame(decode(data))
                     except ProtocolError as error:

@@ -6,8 +6,6 @@ Every call but ``/healthz`` needs the cluster's token (``Authorization: Bearer �
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import hmac
 from collections.abc import AsyncIterator, Awaitable, Callable
 from http import HTTPStatus
 from typing import Any, Protocol
@@ -17,52 +15,30 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route, WebSocketRoute
-from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from slotwise import __version__
 from slotwise.dispatcher.http import views
+from slotwise.dispatcher.http.worker_stream import StreamPort, WorkerStream, allowed
 from slotwise.dispatcher.machine import Dispatcher, JobRecord
 from slotwise.jobmaster.machine import JobMaster
-from slotwise.model.errors import ClusterError, ProtocolError
+from slotwise.model.errors import ClusterError
 from slotwise.model.ids import JobId, WorkerId
 from slotwise.model.job import JobSpec, JobState
-from slotwise.protocol.codec import PROTOCOL_VERSION, Hello, LogData, Mail, decode, encode
-from slotwise.protocol.messages import Envelope
 from slotwise.resourcemanager.machine import ResourceManager
 from slotwise.runtime.clock import monotonic
 from slotwise.runtime.events import EventLog
-from slotwise.runtime.logs import LogStore
 
 _MAX_BODY_BYTES = 4 * 1024 * 1024
 _LOG_PIECE_BYTES = 256 * 1024
 
 
-class _Options(Protocol):
-    @property
-    def token(self) -> str: ...
-
-
-class MasterPort(Protocol):
+class MasterPort(StreamPort, Protocol):
     """What the HTTP side needs of the master."""
 
     job_masters: dict[JobId, JobMaster]
     dispatcher: Dispatcher
     resource_manager: ResourceManager
-    logs: LogStore
     events: EventLog
-
-    @property
-    def options(self) -> _Options:
-        """Has the token."""
-        ...
-
-    def post(self, envelope: Envelope) -> None:
-        """Deliver a message."""
-        ...
-
-    def connection(self, worker: WorkerId) -> contextlib.AbstractContextManager[asyncio.Queue[Mail]]:
-        """A worker's stream is open."""
-        ...
 
     async def submit(self, spec: JobSpec, key: str | None = None) -> JobId:
         """Submit a job."""
@@ -115,11 +91,6 @@ def build_app(master: MasterPort) -> Starlette:
     )
 
 
-def _allowed(header: str | None, token: str) -> bool:
-    given = (header or "").removeprefix("Bearer ")
-    return hmac.compare_digest(given.encode(), token.encode())
-
-
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
@@ -145,7 +116,7 @@ class Api:
         """Ask for the token first."""
 
         async def call(request: Request) -> Response:
-            if not _allowed(request.headers.get("authorization"), self._master.options.token):
+            if not allowed(request.headers.get("authorization"), self._master.options.token):
                 raise Problem(HTTPStatus.UNAUTHORIZED, "this call needs the cluster's token (Authorization: Bearer …)")
             return await endpoint(request)
 
@@ -186,7 +157,7 @@ class Api:
 
     def _details(self, record: JobRecord) -> views.JsonObject:
         master = self._master.job_masters.get(record.job)
-        return views.job_details(record, master, self._master.events.of_job(record.job))
+        return views.job_details(record, master, self._master.events.times(record.job))
 
     async def jobs(self, _: Request) -> Response:
         """GET /v1/jobs/overview."""
@@ -276,62 +247,3 @@ def _integer(request: Request, name: str, default: int) -> int:
     if not (text.isascii() and text.isdecimal()):
         raise Problem(HTTPStatus.BAD_REQUEST, f"{name} must be a whole number, not {text!r}")
     return int(text)
-
-
-class WorkerStream:
-    """The workers' side of the port: binary frames over a WebSocket."""
-
-    # Close codes of our own (RFC 6455 leaves 4000 … 4999 to applications).
-    _BAD_FRAME = 4400
-
-    def __init__(self, master: MasterPort) -> None:
-        self._master = master
-
-    async def serve(self, socket: WebSocket) -> None:
-        """One worker's connection, from its hello to its end."""
-        if not _allowed(socket.headers.get("authorization"), self._master.options.token):
-            await socket.close(1008)
-            return
-        await socket.accept()
-        try:
-            hello = decode(await socket.receive_bytes())
-            if not isinstance(hello, Hello):
-                raise ProtocolError("the first frame must be a hello")
-            if hello.protocol != PROTOCOL_VERSION or hello.version != __version__:
-                raise ProtocolError(
-                    f"worker runs slotwise {hello.version} (protocol {hello.protocol}), master {__version__} "
-                    f"(protocol {PROTOCOL_VERSION}): install the same version on both"
-                )
-            with self._master.connection(hello.worker) as queue:
-                sender = asyncio.get_running_loop().create_task(self._send(socket, queue))
-                try:
-                    await self._receive(socket, hello.worker, queue)
-                finally:
-                    sender.cancel()
-        except ProtocolError as error:
-            with contextlib.suppress(RuntimeError):
-                await socket.close(self._BAD_FRAME, str(error)[:120])
-        except WebSocketDisconnect:
-            pass
-
-    async def _send(self, socket: WebSocket, queue: asyncio.Queue[Mail]) -> None:
-        with contextlib.suppress(RuntimeError, WebSocketDisconnect):
-            while True:
-                await socket.send_bytes(encode(await queue.get()))
-
-    async def _receive(self, socket: WebSocket, worker: WorkerId, queue: asyncio.Queue[Mail]) -> None:
-        sender = f"te:{worker}"
-        while True:
-            frame = decode(await socket.receive_bytes())
-            match frame:
-                case Mail(envelopes):
-                    for envelope in envelopes:
-                        # A worker speaks for itself alone.
-                        if envelope.sender == sender and not envelope.to.startswith("te:"):
-                            self._master.post(envelope)
-                case LogData():
-                    answer = self._master.logs.write(frame)
-                    if answer is not None:
-                        await socket.send_bytes(encode(answer))
-                case _:
-                    raise ProtocolError(f"a worker does not send {type(frame).__name__}")

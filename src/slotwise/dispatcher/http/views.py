@@ -15,7 +15,7 @@ from slotwise.model.resources import ZERO, ResourceProfile
 from slotwise.protocol.messages import Shortage
 from slotwise.resourcemanager.fleet import Worker
 from slotwise.resourcemanager.machine import ResourceManager
-from slotwise.runtime.events import Happened
+from slotwise.runtime.events import JobTimes
 
 # Flink's JobStatus has no names for these two phases; `phase` beside it has ours.
 _FLINK_STATE = {JobState.WAITING_FOR_RESOURCES: "CREATED", JobState.DEPLOYING: "INITIALIZING"}
@@ -77,13 +77,12 @@ def taskmanagers(manager: ResourceManager, now: float) -> JsonObject:
     }
 
 
-def job_details(record: JobRecord, master: JobMaster | None, events: list[Happened]) -> JsonObject:
+def job_details(record: JobRecord, master: JobMaster | None, times: JobTimes) -> JsonObject:
     """Flink's JobDetails, and what the job has beside."""
-    start = events[0].unix_s if events else 0.0
-    last = events[-1].unix_s if events else start
-    ended = next((event.unix_s for event in events if _is_end(event)), None)
+    start, ended, last = times.start_unix_s, times.end_unix_s, times.last_unix_s
     until = ended if ended is not None else last
-    state = record.state if record.state.is_final or master is None else master.state
+    # An end counts once it is recorded; until then the Dispatcher has not heard of it.
+    state = record.state if master is None or record.state.is_final or master.state.is_final else master.state
     details: JsonObject = {
         "jid": record.job,
         "name": record.spec.name,
@@ -103,10 +102,6 @@ def job_details(record: JobRecord, master: JobMaster | None, events: list[Happen
     if master is not None:
         details |= _running(master)
     return details
-
-
-def _is_end(event: Happened) -> bool:
-    return event.name == "job-state" and JobState(str(event.fields["state"])).is_final
 
 
 def _running(master: JobMaster) -> JsonObject:
