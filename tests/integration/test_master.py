@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from slotwise.client import Client
@@ -44,7 +43,7 @@ from slotwise.protocol.effects import (
 )
 from slotwise.protocol.messages import Envelope, Fenced, FreeSlots, JobMasterHeartbeat, JobStatus
 from slotwise.provisioners.local import LocalProvisioner
-from slotwise.provisioners.worker_records import WorkerRecord, WorkerRecords, end_all
+from slotwise.provisioners.worker_records import WorkerProcess, WorkerRecord, WorkerRecords, end_all, process_of
 from slotwise.rejoin import Rejoining
 from slotwise.runtime.events import EventLog
 from tests.unit.worlds import spec
@@ -457,10 +456,10 @@ def test_a_provisioner_takes_over_what_lives_reports_what_ended_and_ends_what_lo
     living, unrecorded, elsewhere = sleeper("w-living"), sleeper("w-unrecorded"), sleeper("w-elsewhere")
     records = WorkerRecords(tmp_path / "workers.json")
     for name, process, where in (("w-living", living, url), ("w-elsewhere", elsewhere, "http://127.0.0.1:9")):
-        records.put(WorkerRecord(WorkerId(name), where, process.pid, psutil.Process(process.pid).create_time()))
+        records.put(WorkerRecord(WorkerId(name), where, process_of(process.pid)))
     # The earlier master died before it could note the process; and a process id that is another's now.
     records.put(WorkerRecord(WorkerId("w-unrecorded"), url))
-    records.put(WorkerRecord(WorkerId("w-other"), url, os.getpid(), 1.0))
+    records.put(WorkerRecord(WorkerId("w-other"), url, WorkerProcess(os.getpid(), 1.0)))
     records.put(WorkerRecord(WorkerId("w-never"), url))
     exits: list[WorkerExited] = []
 
@@ -489,8 +488,7 @@ def test_without_a_master_the_recorded_workers_can_be_ended(tmp_path: Path) -> N
     process = sleeper("w-left")
     WorkerRecords(tmp_path / "workers.json").put(WorkerRecord(WorkerId("w-left"), "http://x"))
     assert end_all(tmp_path / "workers.json", 10) == 1
-    # psutil has taken its exit code.
-    assert process.poll() is not None
+    assert process.wait(10) == -15
     assert end_all(tmp_path / "workers.json", 10) == 0
     (tmp_path / "workers.json").write_text("garbage")
     assert WorkerRecords(tmp_path / "workers.json").load() == []

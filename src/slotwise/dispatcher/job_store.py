@@ -3,8 +3,8 @@
 ``job.json`` is written before a submission is acknowledged, ``progress.json`` before what it says is done,
 ``cancel.json`` before a cancel is acknowledged, ``result.json`` when the job has ended. A record is a JSON object with
 the format's version and the SHA-256 of its content; one that does not agree with it is set aside in ``damaged/`` and
-reported, and never stops the others. A write blocks its caller until the disk has it: a few milliseconds, and a job
-has a handful of them in its life."""
+reported, and never stops the others. A write blocks its caller until the disk has it: about ten milliseconds,
+and a job has a handful of them in its life."""
 
 from __future__ import annotations
 

@@ -16,15 +16,14 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
-import psutil
 import structlog
 
 from slotwise.model.ids import WorkerId
 from slotwise.model.resources import ResourceProfile
 from slotwise.protocol.effects import WorkerExited
 from slotwise.provisioners.base import ExitListener, FromBefore
-from slotwise.provisioners.worker_records import WorkerRecord, WorkerRecords, wait_gone
-from slotwise.runtime.children import start_child, wait_exit
+from slotwise.provisioners.worker_records import WorkerProcess, WorkerRecord, WorkerRecords, process_of
+from slotwise.runtime.children import start_child, wait_exit, wait_gone
 from slotwise.runtime.home import end_remains
 
 log = structlog.get_logger(__name__)
@@ -53,7 +52,7 @@ class LocalProvisioner:
         self._bound = bound
         self._options = worker_options
         self._processes: dict[WorkerId, subprocess.Popen[bytes]] = {}
-        self._adopted: dict[WorkerId, psutil.Process] = {}
+        self._adopted: dict[WorkerId, WorkerProcess] = {}
         self._records = WorkerRecords(directory / RECORDS_FILE)
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
@@ -67,8 +66,7 @@ class LocalProvisioner:
         for record in self._records.load():
             process = record.process()
             if process is None:
-                self._clean_up(record.worker)
-                self._forget(record.worker)
+                self._clean_up(record.worker, end_remains(self._directory / record.worker))
                 ended.append(record.worker)
                 continue
             living.append(record.worker)
@@ -113,9 +111,8 @@ class LocalProvisioner:
             self._on_exit(WorkerExited(worker, f"cannot start a process: {error}", started=False))
             return
         # Where this fails, its first entry leads to it all the same.
-        with contextlib.suppress(OSError, psutil.Error):
-            created = psutil.Process(process.pid).create_time()
-            self._record(WorkerRecord(worker, self._master_url, process.pid, created))
+        with contextlib.suppress(OSError):
+            self._record(WorkerRecord(worker, self._master_url, process_of(process.pid)))
         self._processes[worker] = process
         self._spawn(self._watch(worker, process))
 
@@ -169,13 +166,12 @@ class LocalProvisioner:
         except TimeoutError:
             process.kill()
 
-    async def _stop_adopted(self, process: psutil.Process, grace_s: float = _STOP_GRACE_S) -> None:
-        with contextlib.suppress(psutil.Error):
-            process.terminate()
-            try:
-                await asyncio.wait_for(wait_gone(process), grace_s)
-            except TimeoutError:
-                process.kill()
+    async def _stop_adopted(self, process: WorkerProcess, grace_s: float = _STOP_GRACE_S) -> None:
+        process.send_signal(signal.SIGTERM)
+        try:
+            await asyncio.wait_for(wait_gone(process.pid, process.born), grace_s)
+        except TimeoutError:
+            process.send_signal(signal.SIGKILL)
 
     async def _watch(self, worker: WorkerId, process: subprocess.Popen[bytes]) -> None:
         code = await wait_exit(process)
@@ -183,26 +179,20 @@ class LocalProvisioner:
         how = f"signal {-code}" if code < 0 else f"code {code}"
         await self._gone(worker, f"its process ended with {how}")
 
-    async def _watch_adopted(self, worker: WorkerId, process: psutil.Process) -> None:
-        with contextlib.suppress(psutil.Error):
-            await wait_gone(process)
+    async def _watch_adopted(self, worker: WorkerId, process: WorkerProcess) -> None:
+        await wait_gone(process.pid, process.born)
         self._adopted.pop(worker, None)
         await self._gone(worker, "its process ended")
 
     async def _gone(self, worker: WorkerId, reason: str) -> None:
-        await asyncio.to_thread(self._clean_up, worker)
-        self._forget(worker)
+        self._clean_up(worker, await asyncio.to_thread(end_remains, self._directory / worker))
         if not self._closing:
             self._on_exit(WorkerExited(worker, reason, started=True))
 
-    def _clean_up(self, worker: WorkerId) -> None:
-        directory = self._directory / worker
-        killed = end_remains(directory)
+    def _clean_up(self, worker: WorkerId, killed: int) -> None:
         if killed:
             log.warning("ended what a dead worker left", worker=worker, processes=killed)
-        shutil.rmtree(directory, ignore_errors=True)
-
-    def _forget(self, worker: WorkerId) -> None:
+        shutil.rmtree(self._directory / worker, ignore_errors=True)
         with contextlib.suppress(OSError):
             self._records.remove(worker)
 

@@ -1,45 +1,60 @@
 """Which worker processes of this machine are a master's: a file that the next master reads.
 
 A worker is noted before its process is started and again with its process id, so that one whose master dies between
-the two is found by its command line. An id is trusted only together with the process's time of creation."""
+the two is found by its command line. An id is trusted only together with the process's birth."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
-import sys
+import signal
+import time
 from pathlib import Path
 
 import msgspec
 import psutil
 
 from slotwise.model.ids import WorkerId
+from slotwise.runtime.children import birth
 
-_POLL_S = 0.1
-_SAME_S = 1.0
+_POLL_S = 0.05
+
+
+class WorkerProcess(msgspec.Struct, frozen=True):
+    """A process; ``born`` as of :func:`~slotwise.runtime.children.birth`, -1 when it had ended before that."""
+
+    pid: int
+    born: float
+
+    @property
+    def lives(self) -> bool:
+        """Whether it has not ended."""
+        return birth(self.pid) == self.born
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal if it lives."""
+        if self.lives:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+
+def process_of(pid: int) -> WorkerProcess:
+    """The process that has this id now."""
+    born = birth(pid)
+    return WorkerProcess(pid, -1.0 if born is None else born)
 
 
 class WorkerRecord(msgspec.Struct, frozen=True):
-    """A worker that was started to dial ``master_url``. ``pid`` and ``created`` (Unix seconds) are None while it was
-    only about to be.
-    """
+    """A worker that dials ``master_url``. ``started`` is None while it was only about to be."""
 
     worker: WorkerId
     master_url: str
-    pid: int | None = None
-    created: float | None = None
+    started: WorkerProcess | None = None
 
-    def process(self) -> psutil.Process | None:
+    def process(self) -> WorkerProcess | None:
         """Its process, if that lives."""
-        with contextlib.suppress(psutil.Error):
-            if self.pid is None:
-                return _by_command_line(self.worker)
-            process = psutil.Process(self.pid)
-            same = self.created is not None and abs(process.create_time() - self.created) < _SAME_S
-            if same and process.status() != psutil.STATUS_ZOMBIE:
-                return process
-        return None
+        found = self.started or _by_command_line(self.worker)
+        return found if found is not None and found.lives else None
 
 
 class WorkerRecords:
@@ -74,45 +89,26 @@ class WorkerRecords:
         partial.replace(self._file)
 
 
-def _by_command_line(worker: WorkerId) -> psutil.Process | None:
+def _by_command_line(worker: WorkerId) -> WorkerProcess | None:
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             words = process.cmdline()
             if worker in words and "slotwise" in words and process.uids().real == os.getuid():
-                return process
+                return process_of(process.pid)
     return None
-
-
-async def wait_gone(process: psutil.Process) -> None:
-    """Wait for the end of a process that is not a child."""
-    if sys.platform == "linux" and hasattr(os, "pidfd_open"):
-        with contextlib.suppress(OSError):
-            descriptor = os.pidfd_open(process.pid)
-            loop, ended = asyncio.get_running_loop(), asyncio.Event()
-            loop.add_reader(descriptor, ended.set)
-            try:
-                if process.is_running():
-                    await ended.wait()
-            finally:
-                loop.remove_reader(descriptor)
-                os.close(descriptor)
-    while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
-        await asyncio.sleep(_POLL_S)
 
 
 def end_all(file: Path, grace_s: float) -> int:
     """End the workers noted in ``file``, by force after ``grace_s`` seconds, for want of a master that could; returns
     how many there were. Blocks.
     """
-    records = WorkerRecords(file)
-    living = [process for record in records.load() if (process := record.process()) is not None]
-    for process in living:
-        with contextlib.suppress(psutil.Error):
-            process.terminate()
-    for process in psutil.wait_procs(living, timeout=grace_s)[1]:
-        with contextlib.suppress(psutil.Error):
-            process.kill()
-    psutil.wait_procs(living, timeout=5)
+    found = [process for record in WorkerRecords(file).load() if (process := record.process()) is not None]
+    for number, limit_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 5.0)):
+        for process in found:
+            process.send_signal(number)
+        deadline = time.monotonic() + limit_s
+        while any(process.lives for process in found) and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
     with contextlib.suppress(OSError):
         file.unlink(missing_ok=True)
-    return len(living)
+    return len(found)

@@ -175,7 +175,6 @@ def _promise(planned: dict[int, dict[int, int]], wants: list[_Want], given: dict
 
 
 _COUNTED_CLASSES = 64
-_LINEAR_TRIES = 4
 _SEARCHES = 8
 
 
@@ -272,6 +271,7 @@ class _Service:
         self._smallest = yard.smallest
         self._wants = wants
         self._given: dict[int, _Want] = {}
+        self._opened: dict[int, _Want] = {}
         self._live = [number for number in asked if self.pool.has_room(number, self._smallest[number])]
         live = [self._smallest[number] for number in self._live]
         self._capacity = yard.capacity([min(amounts) for amounts in zip(*live, strict=True)]) if live else []
@@ -295,26 +295,42 @@ class _Service:
     def _serve_together(self, first: int) -> int:
         """Serve the most jobs from ``first`` on that fit completely when packed together; returns the next one.
 
-        The sums of what is asked and what is free bound their number; packing is tried there, at a few numbers below,
-        and then by halving."""
+        The sums of what is asked and what is free bound their number, and packing is tried there. What an attempt with
+        too many leaves over says where to try next; from there on the steps grow until some fit and one more do not."""
         demand, last = self._bounded(first)
-        for _ in range(_LINEAR_TRIES):
-            if last == first:
-                return first
-            if packed := self._attempt(demand):
-                return self._take(first, last, demand, packed)
-            last -= 1
-            for number, count in self._open(last):
-                demand[number] -= count
-        low, best = first, None
-        while low < last:
-            middle = (low + last + 1) // 2
-            demand = self._sum(first, middle)
-            if packed := self._attempt(demand):
-                low, best = middle, (demand, packed)
+        fits, tried, fails = first, last, last + 1
+        best: tuple[list[int], Packed] | None = None
+        step = 1
+        while fits < tried < fails:
+            packed = self.pool.attempt(demand, self._smallest)
+            if not any(packed.left):
+                fits, best = tried, (demand, packed)
+                tried = min(fits + step, fails - 1)
+                step *= 2
+            elif best is not None:
+                fails = tried
+                tried = (fits + fails) // 2
+            elif tried == last:
+                fails = tried
+                guess = first + int((tried - first) * self._placed(demand, packed.left))
+                tried = max(fits + 1, min(guess, fails - 1))
             else:
-                last = middle - 1
-        return first if best is None else self._take(first, low, *best)
+                fails = tried
+                tried = max(fits + 1, tried - step)
+                step *= 2
+            if fits < tried < fails:
+                demand = self._sum(first, tried)
+        return first if best is None else self._take(first, fits, *best)
+
+    def _placed(self, demand: list[int], left: list[int]) -> float:
+        """The share of a demand that was placed, going by the resource of which the most is left over."""
+        shares = [1.0]
+        for r in range(len(self._capacity)):
+            asked = sum([count * size[r] for count, size in zip(demand, self._smallest, strict=True) if count])
+            over = sum([count * size[r] for count, size in zip(left, self._smallest, strict=True) if count])
+            if asked:
+                shares.append(1 - over / asked)
+        return min(shares)
 
     def _bounded(self, first: int) -> tuple[list[int], int]:
         """The demand of the jobs from ``first`` up to, not including, the first one that exceeds what is free."""
@@ -323,6 +339,8 @@ class _Service:
         dimensions = range(len(left))
         for position in range(first, len(self._wants)):
             want = self._open(position)
+            if not want:
+                continue
             for number, count in want:
                 size = self._smallest[number]
                 for r in dimensions:
@@ -333,13 +351,11 @@ class _Service:
                 demand[number] += count
         return demand, len(self._wants)
 
-    def _attempt(self, demand: list[int]) -> Packed | None:
-        return self.pool.attempt(demand, self._smallest)
-
     def _take(self, first: int, last: int, demand: list[int], packed: Packed) -> int:
         self._commit(demand, packed)
         for position in range(first, last):
-            self._given[position] = self._open(position)
+            if want := self._open(position):
+                self._given[position] = want
         return last
 
     def _serve_one(self, position: int) -> None:
@@ -351,10 +367,10 @@ class _Service:
             demand = [0] * len(self._smallest)
             demand[number] = count
             packed = self.pool.attempt(demand, self._smallest, partly=True)
-            assert packed is not None
             placed = count - packed.left[number]
             if placed < count:
                 self._live.remove(number)
+                self._opened.clear()
             if placed:
                 given.append((number, placed))
                 demand[number] = placed
@@ -369,10 +385,13 @@ class _Service:
                     self._capacity[r] -= count * amount
 
     def _open(self, position: int) -> _Want:
-        """What a job wants of sizes that still fit somewhere."""
-        want = self._wants[position]
-        still = [item for item in want if item[0] in self._live]
-        return want if len(still) == len(want) else still
+        """What a job wants of sizes that still fit somewhere; kept until one of them fits nowhere any more."""
+        found = self._opened.get(position)
+        if found is None:
+            want, live = self._wants[position], self._live
+            still = [item for item in want if item[0] in live]
+            found = self._opened[position] = want if len(still) == len(want) else still
+        return found
 
     def _sum(self, first: int, last: int) -> list[int]:
         demand = [0] * len(self._smallest)

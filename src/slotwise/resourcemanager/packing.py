@@ -280,8 +280,8 @@ class Pool:
             return True
         return any(within(bins.sizes[p], bins.free) for bins in self._untouched(list(least)))
 
-    def attempt(self, demand: list[int], smallest: Sequence[Vector], *, partly: bool = False) -> Packed | None:
-        """Try to place all of ``demand``, or as much as goes when ``partly``; None when it did not all fit.
+    def attempt(self, demand: list[int], smallest: Sequence[Vector], *, partly: bool = False) -> Packed:
+        """Try to place all of ``demand``, or as much as goes when ``partly``: what did not fit is ``left`` over.
 
         ``smallest``: each size's smallest vector in any bin."""
         if not any(demand):
@@ -290,8 +290,7 @@ class Pool:
             packed = self._attempt_spread(demand, smallest)
             if partly or not any(packed.left):
                 return packed
-        packed = self._attempt_pack(demand, smallest)
-        return packed if partly or not any(packed.left) else None
+        return self._attempt_pack(demand, smallest)
 
     def commit(self, packed: Packed, live: Sequence[int]) -> None:
         """Make an attempt real. Parts without room for any of the ``live`` sizes are not looked at again."""

@@ -30,7 +30,7 @@ from slotwise.model.ids import Address, AllocationId, JobId, LeaderToken, Worker
 from slotwise.model.process import ExecutorIdentity
 from slotwise.model.resources import ZERO, ResourceProfile, fits
 from slotwise.runtime.children import kill_marked, sweep
-from slotwise.runtime.kept import MARK, Kept
+from slotwise.runtime.kept import MARK, Kept, mark_of
 from slotwise.runtime.ownership import LOCK_FILE, Hold, claim, hold, is_abandoned
 
 log = structlog.get_logger(__name__)
@@ -191,7 +191,7 @@ def end_remains(directory: Path, adopted: tuple[SlotRecord, ...] = ()) -> int:
     names = {slot.allocation for slot in adopted}
     rest = [path for path in _directories(directory / "slots") if path.name not in names]
     if rest:
-        killed += kill_marked(MARK, {path.name for path in rest})
+        killed += kill_marked(MARK, {mark_of(path) for path in rest})
     for path in rest:
         shutil.rmtree(path, ignore_errors=True)
     return killed

@@ -24,7 +24,7 @@ from collections.abc import Callable
 _POLL_S = 1.0
 _ENDING_POLL_S = 0.25
 _PR_SET_PDEATHSIG = 1
-_MARK = b"SLOT_ALLOCATION="
+_MARK = b"SLOT_DIRECTORY="
 
 
 class _Order:
@@ -42,7 +42,7 @@ class _Order:
         self.name: str = read["name"]  # type: ignore[assignment]
         self.directory: str = read["directory"]  # type: ignore[assignment]
         self.lock: str = read["lock"]  # type: ignore[assignment]
-        self.allocation: str = read["allocation"]  # type: ignore[assignment]
+        self.mark: str = read["mark"]  # type: ignore[assignment]
         self.owner: int = read["owner"]  # type: ignore[assignment]
         self.timeout_s: float = read["timeout_s"]  # type: ignore[assignment]
         self.grace_s: float = read["grace_s"]  # type: ignore[assignment]
@@ -209,9 +209,9 @@ class _Keeper:
             deadline = time.monotonic() + order.grace_s
             os.killpg(0, signal.SIGTERM)
             # The slot's other keepers do the same at the same time. None cuts the grace of another's command short.
-            while time.monotonic() < deadline and not (self._reap() and not _marked(order.allocation)):
+            while time.monotonic() < deadline and not (self._reap() and not _marked(order.mark)):
                 self._sleep(_ENDING_POLL_S)
-        for pid in _marked(order.allocation):
+        for pid in _marked(order.mark):
             _kill(pid)
         if not self._reap():
             # Not marked any more, or not readable: it is a child nevertheless, so its id is its own.
@@ -263,9 +263,9 @@ def _process_end(pid: int) -> int | None:
         return None
 
 
-def _marked(allocation: str) -> list[int]:
+def _marked(value: str) -> list[int]:
     """The living processes of this user whose environment has the slot's mark. Empty where there is no ``/proc``."""
-    mark = _MARK + allocation.encode()
+    mark = _MARK + os.fsencode(value)
     found = []
     try:
         pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]

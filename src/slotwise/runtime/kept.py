@@ -21,8 +21,15 @@ from slotwise.runtime.children import birth, signal_group, start_child, wait_exi
 
 log = structlog.get_logger(__name__)
 
-MARK = "SLOT_ALLOCATION"
-"""The variable that every process of a slot finds in its environment; its value is the allocation's id."""
+MARK = "SLOT_DIRECTORY"
+"""The variable that every process of a slot finds in its environment; its value is the slot's directory, which no other
+cluster of this user has."""
+
+
+def mark_of(directory: Path) -> str:
+    """The mark of the slot whose directory this is."""
+    return os.path.realpath(directory)
+
 
 _SCRIPT = Path(__file__).with_name("keeper.py")
 _KILLED = -int(signal.SIGKILL)
@@ -155,7 +162,7 @@ async def start_kept(
     order = marshal.dumps(
         {
             "argv": list(argv),
-            "env": {**env, MARK: directory.name},
+            "env": {**env, MARK: mark_of(directory)},
             "cwd": cwd,
             "stdout": str(stdout),
             "stderr": str(stderr),
@@ -163,7 +170,7 @@ async def start_kept(
             "name": name,
             "directory": str(directory),
             "lock": str(settings.lock),
-            "allocation": directory.name,
+            "mark": mark_of(directory),
             "owner": os.getpid(),
             "timeout_s": float(settings.orphan_timeout_s),
             "grace_s": float(settings.grace_s),

@@ -135,6 +135,9 @@ class LogStore:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        # Now or never: see write(). Where it cannot be made, whoever keeps the jobs' records says so.
+        with contextlib.suppress(OSError):
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._failed: set[Path] = set()
 
     def path(self, job: JobId, name: str) -> Path | None:

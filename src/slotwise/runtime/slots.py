@@ -25,7 +25,7 @@ from slotwise.protocol.effects import AdoptedSlot, CleanSlot, EndProcess, Proces
 from slotwise.protocol.messages import ProcessPhase, ProcessStatus
 from slotwise.runtime.children import ChildRecords, kill_marked
 from slotwise.runtime.home import CommandRecord, SlotRecord, write_slot
-from slotwise.runtime.kept import MARK, KeeperSettings, Kept, start_kept
+from slotwise.runtime.kept import MARK, KeeperSettings, Kept, mark_of, start_kept
 from slotwise.runtime.logs import LogShipper, tail_lines
 
 log = structlog.get_logger(__name__)
@@ -145,7 +145,7 @@ class SlotRunner:
         """
         adopted = []
         for record in records:
-            slot_dir = self.directory / "slots" / record.allocation
+            slot_dir = self._slot_dir(record.allocation)
             running = _Running(record, children=record.kept(slot_dir))
             running.logs = [slot_dir / name for name in record.logs]
             for path in running.logs:
@@ -185,7 +185,7 @@ class SlotRunner:
 
     async def _run(self, spec: ProcessSpec, running: _Running) -> None:
         start = running.record
-        slot_dir = self.directory / "slots" / start.allocation
+        slot_dir = self._slot_dir(start.allocation)
         code: int | None = None
         reason = ""
         try:
@@ -229,11 +229,14 @@ class SlotRunner:
         await self._shipper.catch_up(running.logs, _LOGS_LIMIT_S)
         self._report_end(running, code, reason)
 
+    def _slot_dir(self, allocation: AllocationId) -> Path:
+        return self.directory / "slots" / allocation
+
     async def _end_all(self, running: _Running) -> None:
         for child in running.children:
             await self._end_child(child, _HELPER_GRACE_S)
         if running.children:
-            await asyncio.to_thread(kill_marked, MARK, (running.record.allocation,))
+            await asyncio.to_thread(kill_marked, MARK, (mark_of(self._slot_dir(running.record.allocation)),))
         self._launcher.ended(running.record.allocation)
 
     def _report_end(self, running: _Running, code: int | None, reason: str) -> None:
@@ -326,7 +329,7 @@ class SlotRunner:
         self._records.remove(child.keeper)
 
     async def _clean(self, allocation: AllocationId) -> None:
-        slot_dir = self.directory / "slots" / allocation
+        slot_dir = self._slot_dir(allocation)
         await self._shipper.forget(slot_dir)
         # First, so that nobody takes half a slot over.
         (slot_dir / "slot.json").unlink(missing_ok=True)
