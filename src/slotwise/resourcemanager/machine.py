@@ -74,8 +74,9 @@ _FAILED_CHECK_RETRY_S = 1.0
 
 @dataclass(slots=True)
 class _Job:
-    """A registered JobMaster. ``declared``: the first profile that it has declared, if any. ``declared_by``: the token of
-    the leader whose declarations count. ``suspended``: it has been silent for so long that nothing is required for it."""
+    """A registered JobMaster. ``declared``: the first profile that it has declared, if any. ``declared_by``: the token
+    of the leader whose declarations count. ``suspended``: it has been silent for so long that nothing is required for
+    it."""
 
     address: Address
     declared: tuple[ResourceProfile | None, ...] = ()
