@@ -10,7 +10,6 @@ import os
 import subprocess
 import sys
 import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,9 +20,9 @@ from slotwise.model.resources import GIB, ResourceProfile
 from slotwise.protocol.codec import LogData
 from slotwise.protocol.effects import AdoptedSlot, ProcessChanged, StartProcess
 from slotwise.protocol.messages import ProcessPhase, ProcessStatus
-from slotwise.runtime.children import birth, kill_marked
+from slotwise.runtime.children import birth
 from slotwise.runtime.home import WorkerHome, settle
-from slotwise.runtime.kept import MARK, KeeperSettings
+from slotwise.runtime.kept import KeeperSettings
 from slotwise.runtime.logs import LogShipper, LogStore
 from slotwise.runtime.slots import SlotCommand, SlotRunner
 from tests.unit.worlds import spec as job_spec
@@ -31,8 +30,6 @@ from tests.unit.worlds import spec as job_spec
 TOTAL = ResourceProfile(8000, 8 * GIB)
 PROFILE = ResourceProfile(1000, GIB)
 JOB = JobId("job-1")
-_TAG = "TEST_SLOT_TAG"
-_WORKERS = ("w", "stopped", "killed", "bound")
 
 
 def wait_for(condition: Callable[[], Any], limit_s: float = 20.0) -> Any:
@@ -42,25 +39,6 @@ def wait_for(condition: Callable[[], Any], limit_s: float = 20.0) -> Any:
         assert time.monotonic() < deadline, "the condition did not come in time"
         time.sleep(0.02)
     return found
-
-
-def slot(number: int, worker: str = "w") -> AllocationId:
-    """A slot of this test alone: what is marked with it is ended wherever it is on this machine."""
-    return AllocationId(f"slot-{number}-{worker}-{os.environ[_TAG]}")
-
-
-@contextlib.contextmanager
-def own_slots() -> Iterator[None]:
-    """Slots with names of their own; nothing that comes of them stays."""
-    tag = uuid.uuid4().hex[:8]
-    os.environ[_TAG] = tag
-    try:
-        yield
-    finally:
-        # Keepers and owners first: what they keep may go with them.
-        kill_marked(_TAG, (tag,))
-        kill_marked(MARK, [slot(number, worker) for number in range(3) for worker in _WORKERS])
-        del os.environ[_TAG]
 
 
 def alive(pid: int) -> bool:
@@ -141,12 +119,12 @@ class Owner:
             asyncio.get_running_loop().call_soon(self.shipper.position, answer)
         return True
 
-    def start(self, number: int, command: str) -> None:
+    def start(self, slot: str, command: str) -> None:
         """Deploy a shell command into a slot."""
         start = StartProcess(
-            slot(number, self.home.directory.name),
+            AllocationId(slot),
             JOB,
-            f"executor-{number}",
+            f"executor-{slot}",
             executor(command),
             PROFILE,
             job_master_address(JOB),
@@ -154,12 +132,12 @@ class Owner:
         )
         self.runner.carry_out(start)
 
-    async def until(self, number: int, phase: ProcessPhase, limit_s: float = 20.0) -> ProcessStatus:
+    async def until(self, slot: str, phase: ProcessPhase, limit_s: float = 20.0) -> ProcessStatus:
         """Wait for a change of the process in a slot."""
         deadline = time.monotonic() + limit_s
         while True:
             for change in self.changes:
-                if change.allocation == slot(number, self.home.directory.name) and change.status.phase is phase:
+                if change.allocation == slot and change.status.phase is phase:
                     return change.status
             assert time.monotonic() < deadline, self.changes
             await asyncio.sleep(0.02)
@@ -192,8 +170,8 @@ def main() -> None:
     async def serve() -> None:
         owner = Owner(make_home(Path(base), worker), float(timeout_s), make_store(Path(base).parent))
         for number, command in enumerate(commands):
-            owner.start(number, command)
-            status = await owner.until(number, ProcessPhase.RUNNING)
+            owner.start(f"slot-{number}", command)
+            status = await owner.until(f"slot-{number}", ProcessPhase.RUNNING)
             print(status.pid, flush=True)
         await asyncio.Event().wait()
 

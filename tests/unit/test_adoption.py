@@ -7,20 +7,20 @@ import contextlib
 import json
 import os
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from slotwise.model.errors import UsageError
-from slotwise.model.ids import LeaderToken, job_master_address
+from slotwise.model.ids import AllocationId, LeaderToken, job_master_address
 from slotwise.model.process import ExecutorIdentity
 from slotwise.model.resources import ResourceProfile
 from slotwise.protocol.effects import CleanSlot, EndProcess
 from slotwise.protocol.messages import ProcessPhase
 from slotwise.runtime.home import sweep_stale
-from tests.unit.slot_owner import JOB, PROFILE, Owner, alive, make_home, own_slots, owner_process, slot, wait_for
+from tests.unit.slot_owner import JOB, PROFILE, Owner, alive, make_home, make_store, owner_process, wait_for
 
 # Counts until a file is there, then leaves with 7.
 COUNTS = "i=0; while [ ! -e go ]; do i=$((i+1)); echo line $i; sleep 0.02; done; echo last; exit 7"
@@ -36,14 +36,8 @@ async def restarted(base: Path, worker: str | None) -> AsyncIterator[Owner]:
         await owner.stop()
 
 
-@pytest.fixture(autouse=True)
-def _slots() -> Iterator[None]:
-    with own_slots():
-        yield
-
-
-def slot_dir(base: Path, number: int = 0) -> Path:
-    return base / "w" / "slots" / slot(number)
+def slot_dir(base: Path, slot: str = "slot-0") -> Path:
+    return base / "w" / "slots" / slot
 
 
 def test_st_09_a_restarted_worker_goes_on_with_the_same_processes(tmp_path: Path) -> None:
@@ -53,30 +47,30 @@ def test_st_09_a_restarted_worker_goes_on_with_the_same_processes(tmp_path: Path
         async with restarted(base, "w") as owner:
             assert owner.home.record.incarnation == 2
             adopted = owner.adopted[0]
-            assert [found.process.pid for found in owner.adopted] == first.pids
-            assert (adopted.allocation, adopted.job, adopted.profile) == (slot(0), JOB, PROFILE)
+            assert [slot.process.pid for slot in owner.adopted] == first.pids
+            assert (adopted.allocation, adopted.job, adopted.profile) == ("slot-0", JOB, PROFILE)
             assert (adopted.job_master, adopted.job_master_token) == (job_master_address(JOB), LeaderToken(5))
-            assert adopted.process.process == "executor-0"
+            assert adopted.process.process == "executor-slot-0"
             assert adopted.process.phase is ProcessPhase.RUNNING
             assert adopted.executor == ExecutorIdentity("7", "ticket-7", "app-1", 0)
-            assert owner.launcher.adopted == {name: {"of": name} for name in (slot(0), slot(1))}
+            assert owner.launcher.adopted == {"slot-0": {"of": "slot-0"}, "slot-1": {"of": "slot-1"}}
             # One ends by itself, the other because it is told to.
             (slot_dir(base) / "go").touch()
-            ended = await owner.until(0, ProcessPhase.EXITED)
-            assert (ended.process, ended.exit_code) == ("executor-0", 7)
+            ended = await owner.until("slot-0", ProcessPhase.EXITED)
+            assert (ended.process, ended.exit_code) == ("executor-slot-0", 7)
             assert ended.log_tail[-1] == "last"
-            owner.runner.carry_out(EndProcess(slot(1), "executor-1"))
-            assert (await owner.until(1, ProcessPhase.EXITED)).exit_code == -15
-            assert set(owner.launcher.ended_slots) == {slot(0), slot(1)}
-            said = slot_dir(base) / "executor-0.log"
-            assert (tmp_path / "master/job-1/logs/executor-0.log").read_bytes() == said.read_bytes()
-            owner.runner.carry_out(CleanSlot(slot(0)))
+            owner.runner.carry_out(EndProcess(AllocationId("slot-1"), "executor-slot-1"))
+            assert (await owner.until("slot-1", ProcessPhase.EXITED)).exit_code == -15
+            assert set(owner.launcher.ended_slots) == {"slot-0", "slot-1"}
+            said = slot_dir(base) / "executor-slot-0.log"
+            assert (tmp_path / "master/job-1/logs/executor-slot-0.log").read_bytes() == said.read_bytes()
+            owner.runner.carry_out(CleanSlot(AllocationId("slot-0")))
             await owner.runner.settle()
             assert not slot_dir(base).exists()
         assert not (base / "w").exists()
 
     with owner_process(base, "w", 30, COUNTS, "exec sleep 600") as first:
-        log = tmp_path / "master/job-1/logs/executor-0.log"
+        log = tmp_path / "master/job-1/logs/executor-slot-0.log"
         wait_for(lambda: log.exists() and log.read_text().count("\n") > 3)
         first.kill()
         assert all(alive(pid) for pid in first.pids)
@@ -90,14 +84,14 @@ def test_how_a_process_ended_while_no_worker_was_there_is_told_after_its_output(
     async def run() -> None:
         async with restarted(base, None) as owner:
             assert owner.home.directory == base / "w"
-            assert (await owner.until(0, ProcessPhase.EXITED)).exit_code == 7
+            assert (await owner.until("slot-0", ProcessPhase.EXITED)).exit_code == 7
             logs = tmp_path / "master/job-1/logs"
-            assert (logs / "executor-0.log").read_text().endswith("last\n")
+            assert (logs / "executor-slot-0.log").read_text().endswith("last\n")
             # Killed with its keeper: nobody has seen its code.
-            assert (await owner.until(1, ProcessPhase.EXITED)).exit_code == -9
+            assert (await owner.until("slot-1", ProcessPhase.EXITED)).exit_code == -9
 
     with owner_process(base, "w", 30, COUNTS, "exec sleep 600") as first:
-        keeper = json.loads((slot_dir(base, 1) / "slot.json").read_text())["commands"][0]["keeper"]
+        keeper = json.loads((slot_dir(base, "slot-1") / "slot.json").read_text())["commands"][0]["keeper"]
         first.kill()
         (slot_dir(base) / "go").touch()
         os.kill(keeper, signal.SIGKILL)
@@ -114,7 +108,7 @@ def test_a_helper_that_ends_is_noticed_after_a_restart_as_before(tmp_path: Path)
             os.kill(helper.pid, signal.SIGKILL)
             wait_for(lambda: helper.exit_code == -9)
             (slot_dir(base) / "go").touch()
-            status = await owner.until(0, ProcessPhase.EXITED)
+            status = await owner.until("slot-0", ProcessPhase.EXITED)
             assert status.exit_code == 7
             assert "JVM ended with code -9" in status.reason
 
@@ -132,7 +126,7 @@ def test_a_process_that_cannot_go_on_is_ended_with_the_reason(tmp_path: Path) ->
         second = home.left[1]
         home.left = (home.left[0], msgspec.structs.replace(second, expected=2))
         owner = Owner(home, 30.0, make_store(tmp_path))
-        status = await owner.until(1, ProcessPhase.EXITED)
+        status = await owner.until("slot-1", ProcessPhase.EXITED)
         assert "while it was being started" in status.reason
         assert status.killed
         assert alive(first.pids[0])
@@ -184,9 +178,9 @@ def test_what_dead_workers_left_without_a_living_keeper_is_removed(tmp_path: Pat
         first.kill()
         home = make_home(base, "w")
         # A slot in which nothing was started is forgotten.
-        assert sorted(path.name for path in (base / "w/slots").iterdir()) == [slot(0), slot(1)]
-        for number, record in enumerate(home.left):
-            for kept in record.kept(slot_dir(base, number)):
+        assert sorted(path.name for path in (base / "w/slots").iterdir()) == ["slot-0", "slot-1"]
+        for slot in home.left:
+            for kept in slot.kept(slot_dir(base, slot.allocation)):
                 kept.kill()
         wait_for(lambda: not any(alive(pid) for pid in first.pids))
         home._hold.release()

@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import pytest
 from slotwise.model.errors import EnvironmentProblem
 from slotwise.runtime.kept import KeeperSettings, Kept, start_kept
 from slotwise.runtime.ownership import LOCK_FILE, Hold, hold
-from tests.unit.slot_owner import alive, own_slots, owner_process, slot, wait_for
+from tests.unit.slot_owner import alive, owner_process, wait_for
 
 # Leaves a process behind in a session of its own that heeds no SIGTERM, and says its id.
 DETACHES = "setsid sh -c 'trap \"\" TERM; echo $$ > detached; exec sleep 600' & "
@@ -30,20 +29,10 @@ def worker(tmp_path: Path) -> Iterator[tuple[Path, Hold]]:
     held.release()
 
 
-@pytest.fixture(autouse=True)
-def _slots() -> Iterator[None]:
-    with own_slots():
-        yield
-
-
-def slot_dir(worker_dir: Path, number: int = 1) -> Path:
-    return worker_dir / "slots" / slot(number)
-
-
 def start(
     worker_dir: Path,
     *argv: str,
-    number: int = 1,
+    slot: str = "slot-1",
     timeout_s: float = 60.0,
     grace_s: float = 0.5,
     keep_stdin: bool = False,
@@ -51,7 +40,7 @@ def start(
     cwd: str = "",
 ) -> Kept:
     """Start a command with a keeper."""
-    directory = slot_dir(worker_dir, number)
+    directory = worker_dir / "slots" / slot
     directory.mkdir(parents=True, exist_ok=True)
 
     async def run() -> Kept:
@@ -81,7 +70,7 @@ def test_the_exit_code_or_signal_is_reported_and_noted(worker: tuple[Path, Hold]
     kept = start(worker[0], "/bin/sh", "-c", f"echo $$; {script}")
     assert asyncio.run(kept.wait()) == code
     assert kept.exit_code == code
-    assert (slot_dir(worker[0]) / "out").read_text() == f"{kept.pid}\n"
+    assert (worker[0] / "slots/slot-1/out").read_text() == f"{kept.pid}\n"
     assert kept.pid != kept.keeper
 
 
@@ -97,19 +86,19 @@ def test_standard_input_is_held_open_where_that_is_wanted(worker: tuple[Path, Ho
     program = "import select; print(select.select([0], [], [], 0.3)[0])"
     kept = start(worker[0], sys.executable, "-c", program, keep_stdin=keep)
     assert asyncio.run(kept.wait()) == 0
-    assert (slot_dir(worker[0]) / "out").read_text() == f"{seen}\n"
+    assert (worker[0] / "slots/slot-1/out").read_text() == f"{seen}\n"
 
 
 def test_sigterm_reaches_the_command_and_not_the_keeper(worker: tuple[Path, Hold]) -> None:
     kept = start(worker[0], "/bin/sh", "-c", "trap 'exit 3' TERM; echo up; while :; do sleep 0.05; done")
-    wait_for(lambda: (slot_dir(worker[0]) / "out").read_text() == "up\n")
+    wait_for(lambda: (worker[0] / "slots/slot-1/out").read_text() == "up\n")
     asyncio.run(kept.end(20))
     assert kept.exit_code == 3
 
 
 def test_who_does_not_heed_sigterm_is_killed_after_the_grace(worker: tuple[Path, Hold]) -> None:
     kept = start(worker[0], "/bin/sh", "-c", "trap '' TERM; echo up; while :; do sleep 0.05; done")
-    wait_for(lambda: (slot_dir(worker[0]) / "out").read_text() == "up\n")
+    wait_for(lambda: (worker[0] / "slots/slot-1/out").read_text() == "up\n")
     asyncio.run(kept.end(0.2))
     assert asyncio.run(kept.wait()) == -9
     wait_for(lambda: not alive(kept.pid))
@@ -136,9 +125,9 @@ def test_no_secret_is_on_a_command_line_in_the_keepers_environment_or_on_disk(wo
 def test_orphans_end_after_the_timeout_with_all_that_they_have_detached(worker: tuple[Path, Hold]) -> None:
     directory, held = worker
     main = start(directory, "/bin/sh", "-c", f"{DETACHES} trap '' TERM; while :; do sleep 0.05; done", timeout_s=0.5)
-    detached = read_pid(slot_dir(directory) / "detached")
+    detached = read_pid(directory / "slots/slot-1/detached")
     assert os.getsid(detached) != os.getsid(main.pid)
-    other = start(directory, "sleep", "600", number=2, timeout_s=0.5)
+    other = start(directory, "sleep", "600", slot="slot-2", timeout_s=0.5)
     held.release()
     wait_for(lambda: not any(alive(pid) for pid in (main.pid, detached, main.keeper, other.pid, other.keeper)))
     # The last one takes the worker's directory with it: shuffle data and secrets do not stay either.
@@ -148,9 +137,9 @@ def test_orphans_end_after_the_timeout_with_all_that_they_have_detached(worker: 
 def test_a_command_that_ended_while_nobody_was_there_is_cleaned_up_after_too(worker: tuple[Path, Hold]) -> None:
     directory, held = worker
     kept = start(directory, "/bin/sh", "-c", f"{DETACHES} while [ ! -e go ]; do sleep 0.05; done", timeout_s=3.0)
-    detached = read_pid(slot_dir(directory) / "detached")
+    detached = read_pid(directory / "slots/slot-1/detached")
     held.release()
-    (slot_dir(directory) / "go").touch()
+    (directory / "slots/slot-1/go").touch()
     wait_for(lambda: kept.exit_code == 0)
     # Its keeper stays: somebody may come and want to know, or nobody comes and the detached one must end.
     assert alive(kept.keeper)
@@ -160,9 +149,7 @@ def test_a_command_that_ended_while_nobody_was_there_is_cleaned_up_after_too(wor
 
 def test_a_new_owner_within_the_time_keeps_what_runs(tmp_path: Path) -> None:
     helds = {name: hold(tmp_path / name) for name in ("kept", "lost")}
-    commands = {
-        name: start(tmp_path / name, "sleep", "600", number=number, timeout_s=1.5) for number, name in enumerate(helds)
-    }
+    commands = {name: start(tmp_path / name, "sleep", "600", timeout_s=1.5) for name in helds}
     for held in helds.values():
         assert held is not None
         held.release()
@@ -170,11 +157,8 @@ def test_a_new_owner_within_the_time_keeps_what_runs(tmp_path: Path) -> None:
     assert again is not None
     wait_for(lambda: not alive(commands["lost"].pid))
     assert alive(commands["kept"].pid)
-    # The time begins anew.
-    released_at = time.monotonic()
     again.release()
     wait_for(lambda: not alive(commands["kept"].pid))
-    assert time.monotonic() - released_at >= 1.5
 
 
 def test_a_worker_that_is_stopped_keeps_its_processes_and_one_that_is_killed_does_not(tmp_path: Path) -> None:
@@ -192,11 +176,11 @@ def test_a_worker_that_is_stopped_keeps_its_processes_and_one_that_is_killed_doe
 def test_without_an_orphan_timeout_everything_ends_with_the_worker(tmp_path: Path) -> None:
     command = f"{DETACHES} trap '' TERM; while :; do sleep 0.05; done"
     with owner_process(tmp_path / "base", "bound", 0, command) as owner:
-        place = tmp_path / "base/bound/slots" / slot(0, "bound")
-        detached = read_pid(place / "detached")
+        slot = tmp_path / "base/bound/slots/slot-0"
+        detached = read_pid(slot / "detached")
         owner.kill()
         wait_for(lambda: not alive(owner.pids[0]) and not alive(detached), 5)
-        wait_for(lambda: not place.exists())
+        wait_for(lambda: not slot.exists())
 
 
 def test_a_keeper_at_rest_costs_next_to_nothing(worker: tuple[Path, Hold]) -> None:
