@@ -62,7 +62,6 @@ from slotwise.protocol.messages import (
 from slotwise.provisioners.base import Provisioner
 from slotwise.provisioners.standalone import StandaloneProvisioner
 from slotwise.records import Records
-from slotwise.rejoin import Rejoining
 from slotwise.resourcemanager.machine import ResourceManager, ResourceManagerConfig
 from slotwise.runtime.actor import Actor
 from slotwise.runtime.clock import RandomIds, monotonic
@@ -158,14 +157,13 @@ class Master:
         now = monotonic()
         token = LeaderToken(grant.epoch * _TOKENS_AN_EPOCH)
         config = msgspec.structs.replace(self.options.resource_manager, version=__version__)
-        self.resource_manager = ResourceManager(config, token, self._ids, now)
+        before = self._provisioner.recover()
+        self.resource_manager = ResourceManager(config, token, self._ids, now, before.living)
         self.dispatcher = Dispatcher(DispatcherConfig(), token, self._ids, now, recovered)
         self._records = Records(store, self.dispatcher, recovered)
         unfinished = sum(1 for job in recovered if job.result is None)
         if recovered:
             log.info("recovered jobs", unfinished=unfinished, ended=len(recovered) - unfinished, epoch=grant.epoch)
-        before = self._provisioner.recover()
-        self._rejoining = Rejoining(before.living, self._start_worker)
         self._start_actor(RESOURCE_MANAGER, self.resource_manager)
         self._start_actor(DISPATCHER, self.dispatcher)
         for worker in before.ended:
@@ -250,7 +248,6 @@ class Master:
             return
         for address in [address for address in self._actors if leave or address != RESOURCE_MANAGER]:
             await self._actors[address].stop()
-        self._rejoining.close()
         for timer in self._timers:
             timer.cancel()
         await self._provisioner.close(grace_s, leave=leave)
@@ -284,8 +281,8 @@ class Master:
                 queue.put_nowait(Mail(tuple(envelopes)))
         for wish in effects.workers:
             if isinstance(wish, StartWorker):
-                self._rejoining.start_worker(wish)
-            elif not self._rejoining.take_back(wish.worker):
+                self._provisioner.start_worker(wish)
+            else:
                 self._provisioner.stop_worker(wish.worker)
         for change in effects.job_masters:
             if isinstance(change, StartJobMaster):
@@ -299,9 +296,6 @@ class Master:
                 f"another master has taken over, or a worker was with one that used another --directory: "
                 f"{effects.shutdown}"
             )
-
-    def _start_worker(self, wish: StartWorker) -> None:
-        self._provisioner.start_worker(wish.worker, wish.total, wish.default_profile)
 
     def post(self, envelope: Envelope) -> None:
         """Deliver a message to a component here, or to a waiting client."""
@@ -352,7 +346,6 @@ class Master:
         address = Address(f"te:{worker}")
         queue: asyncio.Queue[Mail] = asyncio.Queue()
         self._workers[address] = queue
-        self._rejoining.is_there(worker)
         try:
             yield queue
         finally:
@@ -364,7 +357,6 @@ class Master:
 
     def worker_exited(self, exited: WorkerExited) -> None:
         """The provisioner has seen a worker's end."""
-        self._rejoining.is_there(exited.worker)
         self._actors[RESOURCE_MANAGER].post(exited)
 
     # ------------------------------------------------------------------------------------------- clients

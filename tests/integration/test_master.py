@@ -44,7 +44,6 @@ from slotwise.protocol.effects import (
 from slotwise.protocol.messages import Envelope, Fenced, FreeSlots, JobMasterHeartbeat, JobStatus
 from slotwise.provisioners.local import LocalProvisioner
 from slotwise.provisioners.worker_records import WorkerProcess, WorkerRecord, WorkerRecords, end_all, process_of
-from slotwise.rejoin import Rejoining
 from slotwise.runtime.events import EventLog
 from tests.unit.worlds import spec
 
@@ -423,22 +422,8 @@ def test_a_master_that_leads_no_more_writes_and_sends_nothing(tmp_path: Path) ->
 # ----------------------------------------------------------------------------------------------- workers from before
 
 
-def test_new_workers_wait_until_the_earlier_ones_are_back() -> None:
-    async def run() -> list[str]:
-        started: list[str] = []
-        rejoining = Rejoining([WorkerId("a"), WorkerId("b")], lambda wish: started.append(wish.worker))
-        for name in ("new-1", "new-2"):
-            rejoining.start_worker(StartWorker(WorkerId(name), SIZE, SIZE))
-        rejoining.is_there(WorkerId("a"))
-        rejoining.is_there(WorkerId("b"))
-        assert started == []
-        assert rejoining.take_back(WorkerId("new-1"))
-        assert not rejoining.take_back(WorkerId("a"))
-        await until(lambda: started)
-        rejoining.start_worker(StartWorker(WorkerId("new-3"), SIZE, SIZE))
-        return started
-
-    assert asyncio.run(asyncio.wait_for(run(), 30)) == ["new-2", "new-3"]
+def wish(worker: str) -> StartWorker:
+    return StartWorker(WorkerId(worker), SIZE, SIZE)
 
 
 def sleeper(worker: str) -> subprocess.Popen[bytes]:
@@ -456,17 +441,17 @@ def test_a_provisioner_takes_over_what_lives_reports_what_ended_and_ends_what_lo
     living, unrecorded, elsewhere = sleeper("w-living"), sleeper("w-unrecorded"), sleeper("w-elsewhere")
     records = WorkerRecords(tmp_path / "workers.json")
     for name, process, where in (("w-living", living, url), ("w-elsewhere", elsewhere, "http://127.0.0.1:9")):
-        records.put(WorkerRecord(WorkerId(name), where, process_of(process.pid)))
+        records.put(WorkerRecord(wish(name), where, process_of(process.pid)))
     # The earlier master died before it could note the process; and a process id that is another's now.
-    records.put(WorkerRecord(WorkerId("w-unrecorded"), url))
-    records.put(WorkerRecord(WorkerId("w-other"), url, WorkerProcess(os.getpid(), 1.0)))
-    records.put(WorkerRecord(WorkerId("w-never"), url))
+    records.put(WorkerRecord(wish("w-unrecorded"), url))
+    records.put(WorkerRecord(wish("w-other"), url, WorkerProcess(os.getpid(), 1.0)))
+    records.put(WorkerRecord(wish("w-never"), url))
     exits: list[WorkerExited] = []
 
     async def run() -> None:
         provisioner = LocalProvisioner(tmp_path, url, tmp_path / "token", exits.append, bound=False)
         before = provisioner.recover()
-        assert before.living == ("w-living", "w-elsewhere", "w-unrecorded")
+        assert before.living == (wish("w-living"), wish("w-unrecorded"))
         assert before.ended == ("w-other", "w-never")
         await until(lambda: [exited.worker for exited in exits] == ["w-elsewhere"])
         unrecorded.kill()
@@ -476,7 +461,7 @@ def test_a_provisioner_takes_over_what_lives_reports_what_ended_and_ends_what_lo
         await provisioner.close(5, leave=True)
         assert living.poll() is None
         again = LocalProvisioner(tmp_path, url, tmp_path / "token", exits.append, bound=False)
-        assert again.recover().living == ("w-living",)
+        assert again.recover().living == (wish("w-living"),)
         await again.close(5)
 
     asyncio.run(asyncio.wait_for(run(), 30))
@@ -486,7 +471,7 @@ def test_a_provisioner_takes_over_what_lives_reports_what_ended_and_ends_what_lo
 
 def test_without_a_master_the_recorded_workers_can_be_ended(tmp_path: Path) -> None:
     process = sleeper("w-left")
-    WorkerRecords(tmp_path / "workers.json").put(WorkerRecord(WorkerId("w-left"), "http://x"))
+    WorkerRecords(tmp_path / "workers.json").put(WorkerRecord(wish("w-left"), "http://x"))
     assert end_all(tmp_path / "workers.json", 10) == 1
     assert process.wait(10) == -15
     assert end_all(tmp_path / "workers.json", 10) == 0

@@ -24,7 +24,8 @@ from slotwise.model.process import DriverReport, ExecutorIdentity
 from slotwise.model.progress import JobProgress, RecoveredJob
 from slotwise.model.requirements import Requirement
 from slotwise.model.resources import GIB, ZERO, ResourceProfile
-from slotwise.protocol.effects import Effects, StopJobMaster, StopWorker
+from slotwise.model.timers import Timers
+from slotwise.protocol.effects import Effects, PersistProgress, StartWorker, StopJobMaster, StopWorker, WorkerExited
 from slotwise.protocol.messages import (
     AcceptSlots,
     DeclareRequirements,
@@ -41,10 +42,14 @@ from slotwise.protocol.messages import (
     SlotOffer,
     SlotReport,
     SlotStatus,
+    WorkerLost,
 )
+from slotwise.protocol.outbox import Outbox
 from slotwise.resourcemanager.ledger import Ledger
 from slotwise.resourcemanager.machine import ResourceManager, ResourceManagerConfig
+from slotwise.resourcemanager.provisioning import Provisioning
 from slotwise.resourcemanager.sizing import Sizing, WorkerShape
+from slotwise.resourcemanager.slot_manager import SlotManager
 from slotwise.simulation.cluster import CountingIds
 from tests.unit.worlds import DRIVER, EXECUTOR, WORKER, spec
 
@@ -129,6 +134,54 @@ def test_d_07_an_account_that_only_workers_told_of_goes_with_its_last_slot() -> 
 def resource_manager(max_workers: int) -> ResourceManager:
     sizing = Sizing(WorkerShape(WORKER, ResourceProfile(2000, 4 * GIB)), max_workers=max_workers)
     return ResourceManager(ResourceManagerConfig(sizing=sizing), RM_TOKEN, CountingIds(), 0.0)
+
+
+def test_sz_07_reports_do_not_put_off_the_end_of_idle_workers() -> None:
+    slots = SlotManager(CountingIds(), Sizing(WorkerShape(WORKER, SMALL), idle_timeout_s=30.0))
+    timers = Timers()
+    provisioning = Provisioning(
+        ResourceManagerConfig(sizing=slots.sizing), slots, Outbox(Address("rm"), RM_TOKEN), timers
+    )
+    slots.register(ONE, "h", 1, WORKER, SMALL, SlotReport(1, (), WORKER), 0.0)
+    provisioning.arm_idle(100.0)
+    due = timers.next()
+    assert due is not None
+    for now in range(101, 110):
+        provisioning.arm_idle(float(now))
+    assert timers.next() == due
+
+
+def test_sz_04_the_workers_of_an_earlier_leader_count_until_they_are_back_or_gone() -> None:
+    sizing = Sizing(WorkerShape(WORKER, SMALL), max_workers=2, min_total=WORKER * 2)
+    before = [StartWorker(WorkerId(name), WORKER, SMALL) for name in ("one", "two")]
+    machine = ResourceManager(ResourceManagerConfig(sizing=sizing), RM_TOKEN, CountingIds(), 0.0, before)
+    declare(machine, 3, 1, 2)
+    assert machine.on_timer(1.0).workers == []
+    slot = SlotStatus(AllocationId("old"), JOB, WORKER)
+    register = RegisterWorker(ONE, "h", 1, "", WORKER, SMALL, SlotReport(1, (slot,), ZERO))
+    machine.handle(envelope("rm", 0, worker_address(ONE), 0, register), 2.0)
+    assert machine.on_timer(3.0).workers == []
+    # The other one has ended: jobs may wait to hear that, and its place is free.
+    effects = machine.handle(WorkerExited(WorkerId("two"), "gone", started=True), 4.0)
+    assert [sent.payload.dead for sent in effects.send if isinstance(sent.payload, WorkerLost)] == [True]
+    assert [type(wish) for wish in machine.on_timer(5.0).workers] == [StartWorker]
+
+
+def test_f_02_a_worker_of_an_earlier_leader_that_does_not_come_back_is_given_up_like_a_silent_one() -> None:
+    sizing = Sizing(WorkerShape(WORKER, SMALL), max_workers=1)
+    before = [StartWorker(ONE, WORKER, SMALL)]
+    machine = ResourceManager(ResourceManagerConfig(sizing=sizing), RM_TOKEN, CountingIds(), 0.0, before)
+    declare(machine, 3, 1, 1)
+    assert machine.on_timer(49.0).workers == []
+    assert machine.on_timer(50.5).workers == [StopWorker(ONE)]
+    assert machine.slots.pending == {}
+
+
+def test_f_03_what_an_earlier_leader_of_a_job_writes_after_a_takeover_is_refused() -> None:
+    progress = JobProgress(LeaderToken(1), 1, ONE, AllocationId("driver"), "secret")
+    machine = JobMaster(JOB, spec(), JobMasterConfig(), LeaderToken(5), CountingIds(), 100.0, progress)
+    claims = [record for record in machine.on_timer(100.0).persist if isinstance(record, PersistProgress)]
+    assert [claim.progress.token for claim in claims] == [5]
 
 
 def declare(machine: ResourceManager, token: int, version: int, count: int) -> None:

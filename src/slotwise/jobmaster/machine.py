@@ -101,6 +101,7 @@ class JobMaster:
         self._restart_at = now
         # While the driver may live, what an earlier leader held is taken over as its workers show it.
         self._adopting = self.driver.unseen is not None
+        self._recovered = progress is not None
         # The worker of the driver that is out of sight has been heard, and not yet asked about it.
         self._ask = False
         self._release_reported = False
@@ -534,6 +535,10 @@ class JobMaster:
         return effects
 
     def _start(self, now: float, effects: Effects) -> None:
+        if self._recovered:
+            # The record is this leader's from now on: what an earlier one that does not know it yet wants to write,
+            # such as a result, is refused, and its messages are not sent.
+            self.driver.record_again(effects)
         if self._adopting:
             self._timers.set("settled", now + self.config.heartbeat_timeout_s)
             effects.events.append(Event("taken-over", self.job, fields={"attempt": self.driver_starts}))

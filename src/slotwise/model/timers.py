@@ -39,6 +39,12 @@ class Timers:
         if key not in self._armed:
             self.set(key, at)
 
+    def set_earlier(self, key: Hashable, at: float) -> None:
+        """Arm ``key``, or move its deadline forward to ``at``; it is never put off."""
+        known = self._armed.get(key)
+        if known is None or at < known[0]:
+            self.set(key, at)
+
     def clear(self, key: Hashable) -> None:
         """Disarm ``key`` if it is armed."""
         if self._armed.pop(key, None) is not None:

@@ -6,18 +6,17 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from slotwise.model.ids import WorkerId
-from slotwise.model.resources import ResourceProfile
-from slotwise.protocol.effects import WorkerExited
+from slotwise.protocol.effects import StartWorker, WorkerExited
 
 ExitListener = Callable[[WorkerExited], None]
 
 
 class FromBefore(NamedTuple):
-    """Workers that an earlier master had started: those that live on and will dial in, and those whose end nobody was
-    told of.
+    """Workers that an earlier master had started: those that live on and will dial in, as they were asked for, and
+    those whose end nobody was told of.
     """
 
-    living: tuple[WorkerId, ...] = ()
+    living: tuple[StartWorker, ...] = ()
     ended: tuple[WorkerId, ...] = ()
 
 
@@ -28,7 +27,7 @@ class Provisioner(Protocol):
         """Take over the workers that an earlier master had started here; called once, before the other verbs."""
         ...
 
-    def start_worker(self, worker: WorkerId, total: ResourceProfile, default_profile: ResourceProfile) -> None:
+    def start_worker(self, wish: StartWorker) -> None:
         """Start a worker of this size that will register under this id."""
         ...
 

@@ -19,8 +19,7 @@ from typing import Any
 import structlog
 
 from slotwise.model.ids import WorkerId
-from slotwise.model.resources import ResourceProfile
-from slotwise.protocol.effects import WorkerExited
+from slotwise.protocol.effects import StartWorker, WorkerExited
 from slotwise.provisioners.base import ExitListener, FromBefore
 from slotwise.provisioners.worker_records import WorkerProcess, WorkerRecord, WorkerRecords, process_of
 from slotwise.runtime.children import start_child, wait_exit, wait_gone
@@ -65,22 +64,25 @@ class LocalProvisioner:
         living, ended = [], []
         for record in self._records.load():
             process = record.process()
+            worker = record.wish.worker
             if process is None:
-                self._clean_up(record.worker, end_remains(self._directory / record.worker))
-                ended.append(record.worker)
+                self._clean_up(worker, end_remains(self._directory / worker))
+                ended.append(worker)
                 continue
-            living.append(record.worker)
-            self._adopted[record.worker] = process
-            self._spawn(self._watch_adopted(record.worker, process))
-            if record.master_url != self._master_url:
-                log.warning("ending a worker of another address", worker=record.worker, url=record.master_url)
-                self.stop_worker(record.worker)
+            self._adopted[worker] = process
+            self._spawn(self._watch_adopted(worker, process))
+            if record.master_url == self._master_url:
+                living.append(record.wish)
+            else:
+                log.warning("ending a worker of another address", worker=worker, url=record.master_url)
+                self.stop_worker(worker)
         if living:
-            log.info("took over workers", workers=living)
+            log.info("took over workers", workers=[wish.worker for wish in living])
         return FromBefore(tuple(living), tuple(ended))
 
-    def start_worker(self, worker: WorkerId, total: ResourceProfile, default_profile: ResourceProfile) -> None:
+    def start_worker(self, wish: StartWorker) -> None:
         """Start a worker process; its output goes to ``<directory>/<worker>.log``."""
+        worker, total, default_profile = wish.worker, wish.total, wish.default_profile
         if self._closing:
             # The minimum would be refilled for ever while its workers are being ended.
             return
@@ -97,7 +99,7 @@ class LocalProvisioner:
             argv += ["--resource", f"{name}={amount}"]
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
-            self._record(WorkerRecord(worker, self._master_url))
+            self._record(WorkerRecord(wish, self._master_url))
             with (self._directory / f"{worker}.log").open("ab") as output:
                 process = start_child(
                     argv,
@@ -112,7 +114,7 @@ class LocalProvisioner:
             return
         # Where this fails, its first entry leads to it all the same.
         with contextlib.suppress(OSError):
-            self._record(WorkerRecord(worker, self._master_url, process_of(process.pid)))
+            self._record(WorkerRecord(wish, self._master_url, process_of(process.pid)))
         self._processes[worker] = process
         self._spawn(self._watch(worker, process))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slotwise.model.ids import WorkerId
-from slotwise.model.resources import ResourceProfile
+from slotwise.protocol.effects import StartWorker
 from slotwise.provisioners.base import FromBefore
 
 
@@ -14,9 +14,9 @@ class StandaloneProvisioner:
         """They come by themselves again, too."""
         return FromBefore()
 
-    def start_worker(self, worker: WorkerId, total: ResourceProfile, default_profile: ResourceProfile) -> None:
+    def start_worker(self, wish: StartWorker) -> None:
         """Raises RuntimeError: a standalone cluster does not start workers."""
-        raise RuntimeError(f"a standalone cluster cannot start {worker} ({total}, {default_profile})")
+        raise RuntimeError(f"a standalone cluster cannot start {wish.worker} ({wish.total})")
 
     def stop_worker(self, worker: WorkerId) -> None:
         """Nothing: standalone workers are their hosts' business."""

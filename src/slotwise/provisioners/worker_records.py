@@ -15,6 +15,7 @@ import msgspec
 import psutil
 
 from slotwise.model.ids import WorkerId
+from slotwise.protocol.effects import StartWorker
 from slotwise.runtime.children import birth
 
 _POLL_S = 0.05
@@ -45,15 +46,15 @@ def process_of(pid: int) -> WorkerProcess:
 
 
 class WorkerRecord(msgspec.Struct, frozen=True):
-    """A worker that dials ``master_url``. ``started`` is None while it was only about to be."""
+    """What was asked for, and the ``master_url`` that it dials. ``started`` is None while it was only about to be."""
 
-    worker: WorkerId
+    wish: StartWorker
     master_url: str
     started: WorkerProcess | None = None
 
     def process(self) -> WorkerProcess | None:
         """Its process, if that lives."""
-        found = self.started or _by_command_line(self.worker)
+        found = self.started or _by_command_line(self.wish.worker)
         return found if found is not None and found.lives else None
 
 
@@ -70,12 +71,12 @@ class WorkerRecords:
             found = msgspec.json.decode(self._file.read_bytes(), type=list[WorkerRecord])
         except (OSError, msgspec.DecodeError):
             found = []
-        self._records = {record.worker: record for record in found}
+        self._records = {record.wish.worker: record for record in found}
         return found
 
     def put(self, record: WorkerRecord) -> None:
         """Note a worker, in place of what was noted of it."""
-        self._records[record.worker] = record
+        self._records[record.wish.worker] = record
         self._write()
 
     def remove(self, worker: WorkerId) -> None:

@@ -53,13 +53,16 @@ class Worker:
 
 @dataclass(slots=True)
 class PendingWorker:
-    """A worker that was asked for and has not registered."""
+    """A worker that was asked for and has not registered. ``from_before``: an earlier leader asked for it; it may hold
+    slots, so it is given up only when it does not come back.
+    """
 
     worker: WorkerId
     position: int
     total: ResourceProfile
     default_profile: ResourceProfile
     since: float
+    from_before: bool = False
 
 
 class Fleet:
@@ -109,8 +112,14 @@ class Fleet:
         return pending
 
     def last_pending(self, total: ResourceProfile) -> WorkerId | None:
-        """Of the pending workers of this size, the one that was asked for last."""
-        return next(reversed(self._pending_totals.get(total, {})), None)
+        """Of the pending workers of this size that this leader asked for, the last one."""
+        alike = reversed(self._pending_totals.get(total, {}))
+        return next((worker for worker in alike if not self.pending[worker].from_before), None)
+
+    def youngest_pending(self) -> WorkerId | None:
+        """Of the pending workers that this leader asked for, the last one."""
+        alike = reversed(self.pending)
+        return next((worker for worker in alike if not self.pending[worker].from_before), None)
 
     # ------------------------------------------------------------------------------------------- registered workers
 

@@ -7,6 +7,7 @@ while something is missing."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from slotwise.model.errors import SizeError
@@ -29,6 +30,7 @@ from slotwise.protocol.effects import (
     ConnectionClosed,
     Effects,
     Event,
+    StartWorker,
     StopWorker,
     WorkerExited,
 )
@@ -85,9 +87,18 @@ class _Job:
 
 
 class ResourceManager:
-    """See the module's head. ``token`` is its leadership's fencing token."""
+    """See the module's head. ``token`` is its leadership's fencing token; ``before``: the workers that earlier leaders
+    have asked for and that the provisioner still has. They count as pending ones until they register.
+    """
 
-    def __init__(self, config: ResourceManagerConfig, token: LeaderToken, ids: IdSource, now: float) -> None:
+    def __init__(
+        self,
+        config: ResourceManagerConfig,
+        token: LeaderToken,
+        ids: IdSource,
+        now: float,
+        before: Sequence[StartWorker] = (),
+    ) -> None:
         self.config = config
         self.slots = SlotManager(ids, config.sizing, PlacementMode(config.placement))
         self.jobs: dict[JobId, _Job] = {}
@@ -98,6 +109,7 @@ class ResourceManager:
         self._provisioning = Provisioning(config, self.slots, self._out, self._timers)
         self._heard: LastHeard[JobId] = LastHeard()
         self._suspended: LastHeard[JobId] = LastHeard()
+        self._provisioning.expect(before, now)
         if config.start_up_grace_s:
             self._timers.set("grace", self._grace_ends)
         self._timers.set("watch", now + 1.0)
@@ -253,16 +265,24 @@ class ResourceManager:
             self._want_check(now)
 
     def _on_worker_exited(self, message: WorkerExited, now: float, effects: Effects) -> None:
-        if message.worker in self.slots.pending:
+        pending = self.slots.pending.get(message.worker)
+        if pending is not None and pending.from_before:
+            self._provisioning.not_back(message.worker, message.reason, effects)
+            self._tell_dead(message, effects)
+            self._want_check(now)
+        elif pending is not None:
             self._notices.start_failure = message.reason
             self._provisioning.failed(message.worker, message.reason, now, effects)
             self._want_check(now)
         elif message.worker in self.slots.workers:
             self._lose_worker(message.worker, message.reason, now, effects, dead=True)
         else:
-            # It was lost before its end was known: jobs may wait for the certainty.
-            for job in self.jobs.values():
-                self._out.send(effects, job.address, WorkerLost(message.worker, (), message.reason, dead=True))
+            self._tell_dead(message, effects)
+
+    def _tell_dead(self, message: WorkerExited, effects: Effects) -> None:
+        """It was lost, or an earlier leader's, before its end was known: jobs may wait for the certainty."""
+        for job in self.jobs.values():
+            self._out.send(effects, job.address, WorkerLost(message.worker, (), message.reason, dead=True))
 
     # ------------------------------------------------------------------------------------------- jobs
 
@@ -339,6 +359,7 @@ class ResourceManager:
                     late = WorkerId(str(worker))
                     if reason := self._provisioning.overdue(late, effects):
                         self._on_worker_exited(WorkerExited(late, reason, started=True), now, effects)
+                    self._want_check(now)
                 case _:
                     pass
         return effects

@@ -52,12 +52,28 @@ class Provisioning:
             effects.workers.append(StopWorker(worker))
             effects.events.append(Event("worker-cancelled", worker=worker))
 
+    def expect(self, before: Sequence[StartWorker], now: float) -> None:
+        """Workers that an earlier leader had started: they count, and are as good as heard of now (B: F-02)."""
+        for wish in before:
+            self._slots.expect(wish.worker, wish.total, wish.default_profile, now)
+            self._timers.set(("start", wish.worker), now + self._config.heartbeat_timeout_s)
+
     def overdue(self, worker: WorkerId, effects: Effects) -> str | None:
-        """The worker had to be here by now; why it is given up, if it is not here."""
-        if worker not in self._slots.pending:
+        """The worker had to be here by now; why its start has failed, if it has."""
+        pending = self._slots.pending.get(worker)
+        if pending is None:
             return None
         effects.workers.append(StopWorker(worker))
+        if pending.from_before:
+            self.not_back(worker, "no heartbeat", effects)
+            return None
         return f"it did not register within {self._config.worker_start_timeout_s:g} s"
+
+    def not_back(self, worker: WorkerId, reason: str, effects: Effects) -> None:
+        """A worker that an earlier leader had started has not come back."""
+        self._timers.clear(("start", worker))
+        self._slots.fleet.give_up(worker)
+        effects.events.append(Event("worker-lost", worker=worker, fields={"reason": reason}))
 
     def failed(self, worker: WorkerId, reason: str, now: float, effects: Effects) -> None:
         """A pending worker could not be started, or ended before it registered."""
@@ -76,7 +92,8 @@ class Provisioning:
         again = now + max(1.0, sizing.idle_timeout_s / 4)
         due = [at for at in (later, again if overdue else None) if at is not None]
         if due:
-            self._timers.set("idle", min(due))
+            # Called with every report: a deadline that it could put off would never come.
+            self._timers.set_earlier("idle", min(due))
 
     def release_idle(self, now: float, effects: Effects) -> None:
         """Let idle workers go that neither minimum nor redundancy needs (B: SZ-07)."""

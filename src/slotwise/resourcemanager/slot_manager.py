@@ -72,6 +72,10 @@ class SlotManager:
 
     # ------------------------------------------------------------------------------------------- workers
 
+    def expect(self, worker: WorkerId, total: ResourceProfile, default_profile: ResourceProfile, now: float) -> None:
+        """An earlier leader had this worker started, and it is about to come back (B: F-02, SZ-04)."""
+        self.fleet.expect(PendingWorker(worker, self._position(), total, default_profile, now, from_before=True))
+
     def register(
         self,
         worker: WorkerId,
@@ -106,8 +110,10 @@ class SlotManager:
         """A worker that an earlier leader's jobs hold is not refused: what is still to come makes room for it, the
         youngest first (B: SZ-04).
         """
-        while self.pending and not self.sizing.allows(self.fleet.there, self.fleet.count()):
-            youngest = next(reversed(self.pending))
+        while not self.sizing.allows(self.fleet.there, self.fleet.count()):
+            youngest = self.fleet.youngest_pending()
+            if youngest is None:
+                return
             self.cancelled.append(youngest)
             self.fleet.give_up(youngest)
 
@@ -206,7 +212,9 @@ class SlotManager:
         Best effort: within the maximum, and tried again with the next check.
         """
         planned, shape, pending = decided.on_pending, self.sizing.worker, self.pending
-        spare = [worker for worker in pending if worker not in planned] if len(planned) < len(pending) else []
+        spare: list[WorkerId] = []
+        if len(planned) < len(pending):
+            spare = [worker for worker, one in pending.items() if worker not in planned and not one.from_before]
         if shape is None or (self.sizing.min_total is None and not self.sizing.redundant_workers):
             return spare, 0
         # Registered workers that may get slots, those to be asked for, and the pending ones that are needed.

@@ -201,12 +201,12 @@ class Checks:
         self, actor: Actor, machine: ResourceManager, stimulus: object, effects: Effects, before: Any
     ) -> None:
         queue = self._queues.setdefault(actor, {})
+        for job in [job for job in queue if machine.slots.ledger.get(job) is None]:
+            del queue[job]
         if isinstance(stimulus, Envelope):
             payload = stimulus.payload
             if isinstance(payload, _SIGNS_TO_RESOURCE_MANAGER):
                 self._hear(actor, stimulus, before)
-            for job in [job for job in queue if machine.slots.ledger.get(job) is None]:
-                del queue[job]
             if isinstance(payload, DeclareRequirements):
                 self._queue(queue, machine, payload.job)
             elif isinstance(payload, RegisterWorker | WorkerReport):
@@ -295,6 +295,9 @@ class Checks:
             assert event.worker is not None
             assert event.allocation is not None
             assert event.job is not None
+            if event.worker not in slots.workers:
+                # Given and lost in the same step.
+                continue
             profile = slots.workers[event.worker].slots[event.allocation].profile
             by_worker.setdefault(event.worker, []).append((event.job, profile))
             entry = slots.ledger.get(event.job)
@@ -347,7 +350,7 @@ class Checks:
             elif event.name == "driver-found":
                 found = True
             elif event.name == "job-state":
-                self._job_moves(machine, str(event.fields.get("state")), found)
+                self._job_moves(actor, machine, str(event.fields.get("state")), found)
         most = machine.spec.max_executors
         # One that takes over finds what there is first, and then ends what is too much.
         if most is not None and effects.send and machine.state in (JobState.DEPLOYING, JobState.RUNNING):
@@ -356,7 +359,7 @@ class Checks:
                 text = f"{machine.job} runs {running} executors; it allows {most}"
                 raise Violation("executors-bounded", text, machine.job)
 
-    def _job_moves(self, machine: JobMaster, state: str, found: bool) -> None:
+    def _job_moves(self, actor: Actor, machine: JobMaster, state: str, found: bool) -> None:
         """``found``: its driver was started by an earlier leader."""
         if state == JobState.DEPLOYING.value and not found:
             spec = machine.spec
@@ -367,6 +370,9 @@ class Checks:
                 text = f"{machine.job} starts its driver with {executors} executor slot(s) of {spec.min_executors}"
                 raise Violation("never-below-minimum", text, machine.job)
         elif state == JobState.RESTARTING.value and not self._cluster.disturbed():
+            if not self._cluster.store.accepts(machine.job, actor.token, actor.owner.token):
+                # A replaced leader that does not know it: what it does next is refused.
+                return
             living = [process for process in self._living(machine.job) if process.is_driver]
             if living:
                 text = f"{machine.job} is restarted although {living[0]} lives and can be reached"

@@ -172,7 +172,7 @@ class Cluster:
 
     def _carry_out_in_master(self, master: MasterProcess, actor: Actor, effects: Effects) -> None:
         for record in effects.persist:
-            if not self.store.persist(record, master.token):
+            if not self.store.persist(record, actor.token, master.token):
                 self.note("store", "refuses", actor.name, record)
                 self._stale(master, actor)
                 return

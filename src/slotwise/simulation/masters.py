@@ -31,6 +31,8 @@ from slotwise.protocol.messages import Envelope
 from slotwise.resourcemanager.machine import ResourceManager
 from slotwise.simulation.engine import Actor, Machine, OsProcess
 
+_AGAIN_S = 0.1
+
 if TYPE_CHECKING:
     from slotwise.simulation.cluster import Cluster
     from slotwise.simulation.hosts import Host
@@ -64,13 +66,15 @@ class MasterProcess:
     def start_resource_manager(self, token: LeaderToken) -> None:
         """A (new) ResourceManager (B: F-02)."""
         cluster = self._cluster
-        machine = ResourceManager(cluster.scenario.rm, token, cluster.ids, self.now)
+        before = cluster.provisioner.recover()
+        machine = ResourceManager(cluster.scenario.rm, token, cluster.ids, self.now, before)
         self._put(RESOURCE_MANAGER, machine, token)
 
     def start_dispatcher(self, token: LeaderToken) -> None:
         """A (new) Dispatcher, which recovers the jobs (B: F-06)."""
         cluster = self._cluster
         recovered = list(cluster.store.jobs.values())
+        cluster.store.dispatcher = token
         machine = Dispatcher(DispatcherConfig(), token, cluster.ids, self.now, recovered)
         self._put(DISPATCHER, machine, token)
 
@@ -148,6 +152,9 @@ class MasterProcess:
     def _again(self, address: Address) -> None:
         if not self.process.alive or address in self.actors or self._cluster.leader is not self:
             # Nothing is granted to a master that does not lead any more.
+            return
+        if self.process.paused:
+            self._cluster.engine.after(_AGAIN_S, self._again, address)
             return
         if address == RESOURCE_MANAGER:
             self.start_resource_manager(self._cluster.next_token())

@@ -41,15 +41,27 @@ _STOP_GRACE_S = 20.0
 
 
 class Store:
-    """The job store: it survives everything. ``epoch`` is that of the newest master that opened it."""
+    """The job store: it survives everything. ``epoch`` is that of the newest master that opened it, ``dispatcher`` the
+    token of the newest Dispatcher that recovered from it.
+    """
 
     def __init__(self) -> None:
         self.jobs: dict[JobId, RecoveredJob] = {}
         self.epoch = 0
+        self.dispatcher = 0
 
-    def persist(self, record: PersistRecord, epoch: int) -> bool:
-        """Write a record; false when the writer has been replaced and nothing was written."""
+    def accepts(self, job: JobId, token: int, epoch: int) -> bool:
+        """Whether a job's leader may write to its record."""
+        progress = self.progress(job)
+        return epoch >= self.epoch and (progress is None or token >= progress.token)
+
+    def persist(self, record: PersistRecord, token: int, epoch: int) -> bool:
+        """Write a record of the component that leads by ``token`` in the master of ``epoch``; false when the writer has
+        been replaced and nothing was written.
+        """
         if epoch < self.epoch:
+            return False
+        if isinstance(record, PersistJob | PersistCancel) and token < self.dispatcher:
             return False
         known = self.jobs.get(record.job)
         match record:
@@ -90,16 +102,22 @@ class SimulatedProvisioner:
     def __init__(self, cluster: Cluster, rng: random.Random) -> None:
         self.slow: dict[int, float] = {}
         self.failing: dict[int, float] = {}
-        self._starting: dict[WorkerId, int] = {}
+        self._starting: dict[WorkerId, tuple[int, StartWorker]] = {}
         self._cluster = cluster
         self._rng = rng
         self._attempt = 0
+
+    def recover(self) -> list[StartWorker]:
+        """The workers that were asked for and have not ended, whichever master asked."""
+        coming = [wish for _, wish in self._starting.values()]
+        there = [host for host in self._cluster.hosts.values() if host.provisioned]
+        return coming + [StartWorker(host.name, host.total, host.default_profile) for host in there]
 
     def start_worker(self, wish: StartWorker, master: MasterProcess) -> None:
         """A host will come up, if nothing befalls it."""
         plan, engine = self._cluster.scenario.provisioner, self._cluster.engine
         self._attempt += 1
-        self._starting[wish.worker] = self._attempt
+        self._starting[wish.worker] = (self._attempt, wish)
         seconds = plan.start_s * self._rng.uniform(0.7, 1.3)
         for factor in self.slow.values():
             seconds *= factor
@@ -110,13 +128,13 @@ class SimulatedProvisioner:
         engine.after(seconds, self._come_up, wish, self._attempt)
 
     def _failed(self, worker: WorkerId, attempt: int, master: MasterProcess) -> None:
-        if self._starting.get(worker) == attempt:
+        if self._starting.get(worker, (0, None))[0] == attempt:
             del self._starting[worker]
             exited = WorkerExited(worker, "simulated: no quota", started=False)
             master.tell_resource_manager(exited)
 
     def _come_up(self, wish: StartWorker, attempt: int) -> None:
-        if self._starting.pop(wish.worker, None) == attempt and wish.worker not in self._cluster.hosts:
+        if self._starting.pop(wish.worker, None) == (attempt, wish) and wish.worker not in self._cluster.hosts:
             self._cluster.add_host(wish.worker, wish.total, wish.default_profile, provisioned=True)
 
     def stop_worker(self, worker: WorkerId) -> None:

@@ -11,6 +11,7 @@ _DISPATCHER = "slotwise.dispatcher.machine"
 _RM = "slotwise.resourcemanager.machine"
 _SLOTS = "slotwise.resourcemanager.slot_manager"
 _LEDGER = "slotwise.resourcemanager.ledger"
+_PROVISIONING = "slotwise.resourcemanager.provisioning"
 _SIZING = "slotwise.resourcemanager.sizing"
 _TE = "slotwise.taskexecutor.machine"
 _TABLE = "slotwise.taskexecutor.slot_table"
@@ -64,16 +65,16 @@ _BUGS = (
     PlantedBug(
         "versions-not-counted-afresh",
         _RM,
-        "            self.slots.ledger.suspend(message.job)\n        job.last_heard = now",
-        "        job.last_heard = now",
+        "            self.slots.ledger.suspend(message.job)\n        if self.slots",
+        "        if self.slots",
         "the declarations of a job's new leader count as older than those of the one before",
     ),
     # ------------------------------------------------------------------------------------------- ResourceManager
     PlantedBug(
         "allocation-not-repeated",
         _RM,
-        "            if late:\n",
-        "            if late and False:\n",
+        "self.slots.late(self.config.allocation_retry_s, now).items():",
+        "self.slots.late(1e9, now).items():",
         "a lost allocation is waited for without end",
     ),
     PlantedBug(
@@ -107,7 +108,7 @@ _BUGS = (
     PlantedBug(
         "unknown-slots-not-adopted",
         _SLOTS,
-        "                self._add(entry, allocation, Slot(status.job, status.profile, None))\n",
+        "                self._add(entry, allocation, Slot(status.job, status.profile, None), now)\n",
         "",
         "slots that only the worker knows are not taken into the books",
     ),
@@ -121,7 +122,7 @@ _BUGS = (
     PlantedBug(
         "heartbeat-not-noted",
         _SLOTS,
-        "        entry = self.workers[worker]\n        entry.last_heard = now\n",
+        "        entry = self.workers[worker]\n        self.fleet.hear(entry, now)\n",
         "        entry = self.workers[worker]\n",
         "a worker's reports are no sign of life",
     ),
@@ -180,21 +181,21 @@ _BUGS = (
     PlantedBug(
         "maximum-without-pending",
         _SLOTS,
-        "at_most = self.sizing.more_workers(self.total_there(), len(self.workers) + len(self.pending))",
-        "at_most = self.sizing.more_workers(self._capacity(), len(self.workers))",
+        "at_most = self.sizing.more_workers(self.fleet.there, self.fleet.count())",
+        "at_most = self.sizing.more_workers(self.fleet.capacity, len(self.workers))",
         "workers on their way do not count towards the maximum",
     ),
     PlantedBug(
         "leaving-worker-gets-slots",
-        _SLOTS,
-        "        if self._leaving or self._blocked:",
-        "        if self._blocked:",
+        _PROVISIONING,
+        "            fleet.mark(fleet.workers[worker], leaving=True)\n",
+        "            fleet.workers[worker].leaving = True\n",
         "a worker that was told to go gets slots",
     ),
     PlantedBug(
         "start-timeout-dropped",
-        _RM,
-        '            self._timers.set(("start", pending.worker), now + self.config.worker_start_timeout_s)\n',
+        _PROVISIONING,
+        '            self._timers.set(("start", pending.worker), now + self._config.worker_start_timeout_s)\n',
         "",
         "a worker that never comes is waited for without end",
     ),
