@@ -200,3 +200,22 @@ def test_a_cluster_that_is_gone_leaves_nothing_to_keepers(tmp_path: Path) -> Non
         sweep_stale(base, spare_kept=False)
         wait_for(lambda: not any(alive(pid) for pid in first.pids))
         assert not (base / "w").exists()
+
+
+def test_f_04_a_program_that_fails_because_its_jvm_was_killed_counts_as_killed(tmp_path: Path) -> None:
+    """The program may be quicker to end than the news of what ended it."""
+
+    async def run() -> None:
+        async with restarted(tmp_path / "base", "w") as owner:
+            # The keeper, which brings the news, is slow.
+            late = "kill -STOP $keeper; (sleep 0.5; kill -CONT $keeper) > /dev/null 2>&1 &"
+            killer = f"while ! read keeper jvm < pids; do sleep 0.01; done; {late} kill -9 $jvm; exit 1"
+            owner.start("slot-0", f"echo $PPID $$ > pids; exec sleep 600 ;; {killer}")
+            owner.start("slot-1", "exec sleep 600 ;; exit 1")
+            first = await owner.until("slot-0", ProcessPhase.EXITED)
+            second = await owner.until("slot-1", ProcessPhase.EXITED)
+        assert (first.exit_code, first.killed) == (1, True)
+        assert "JVM" in first.reason
+        assert (second.exit_code, second.killed) == (1, False)
+
+    asyncio.run(run())

@@ -39,10 +39,12 @@ from slotwise.protocol.messages import (
     ProcessStatus,
     RegisterJobMaster,
     RegisterWorker,
+    RegistrationRefused,
     SlotOffer,
     SlotReport,
     SlotStatus,
     WorkerLost,
+    WorkerRegistered,
 )
 from slotwise.protocol.outbox import Outbox
 from slotwise.resourcemanager.ledger import Ledger
@@ -165,6 +167,19 @@ def test_sz_04_the_workers_of_an_earlier_leader_count_until_they_are_back_or_gon
     effects = machine.handle(WorkerExited(WorkerId("two"), "gone", started=True), 4.0)
     assert [sent.payload.dead for sent in effects.send if isinstance(sent.payload, WorkerLost)] == [True]
     assert [type(wish) for wish in machine.on_timer(5.0).workers] == [StartWorker]
+
+
+def test_sz_04_an_empty_worker_of_an_earlier_leader_is_refused_above_the_maximum() -> None:
+    sizing = Sizing(WorkerShape(WORKER, SMALL), max_workers=1)
+    before = [StartWorker(WorkerId(name), WORKER, SMALL) for name in ("one", "two")]
+    machine = ResourceManager(ResourceManagerConfig(sizing=sizing), RM_TOKEN, CountingIds(), 0.0, before)
+    answers: list[type] = []
+    for worker in ("one", "two"):
+        register = RegisterWorker(WorkerId(worker), "h", 1, "", WORKER, SMALL, SlotReport(1, (), WORKER))
+        effects = machine.handle(envelope("rm", 0, worker_address(WorkerId(worker)), 0, register), 2.0)
+        answers += [type(sent.payload) for sent in effects.send]
+    assert answers == [RegistrationRefused, WorkerRegistered]
+    assert machine.slots.pending == {}
 
 
 def test_f_02_a_worker_of_an_earlier_leader_that_does_not_come_back_is_given_up_like_a_silent_one() -> None:

@@ -183,6 +183,8 @@ class ResourceManager:
         is_new = message.worker not in self.slots.workers
         if is_new and not self._has_room_for(message):
             reason = "the cluster is at its maximum"
+            self._timers.clear(("start", message.worker))
+            self.slots.fleet.give_up(message.worker)
             self._out.send(effects, sender, RegistrationRefused(reason))
             effects.events.append(Event("worker-refused", worker=message.worker, fields={"reason": reason}))
             return
@@ -202,8 +204,12 @@ class ResourceManager:
     def _has_room_for(self, message: RegisterWorker) -> bool:
         """Whether a worker may join: one that was asked for has its place, and so has one that takes its place."""
         slots = self.slots
-        if message.worker in slots.pending or message.report.slots:
+        if message.report.slots:
             return True
+        pending = slots.pending.get(message.worker)
+        if pending is not None:
+            # The leader before may have given up one that comes back all the same, and asked for another.
+            return not pending.from_before or self.config.sizing.allows(slots.fleet.there, slots.fleet.count())
         if slots.fleet.last_pending(message.total) is not None:
             return True
         return self.config.sizing.admits(slots.fleet.there, slots.fleet.count(), message.total)

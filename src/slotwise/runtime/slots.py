@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,7 +23,7 @@ from slotwise.model.ids import AllocationId, JobId
 from slotwise.model.process import DriverDirectives, ExecutorIdentity, ExecutorProcess, ProcessSpec
 from slotwise.protocol.effects import AdoptedSlot, CleanSlot, EndProcess, ProcessChanged, StartProcess, TellDriver
 from slotwise.protocol.messages import ProcessPhase, ProcessStatus
-from slotwise.runtime.children import ChildRecords, kill_marked
+from slotwise.runtime.children import ChildRecords, birth, kill_marked
 from slotwise.runtime.home import CommandRecord, SlotRecord, write_slot
 from slotwise.runtime.kept import MARK, KeeperSettings, Kept, mark_of, start_kept
 from slotwise.runtime.logs import LogShipper, tail_lines
@@ -304,6 +304,10 @@ class SlotRunner:
             if waits[-1].done():
                 code = waits[-1].result()
                 running.killed = code < 0
+                if code > 0 and (helper_code := await self._killed_helper(running, waits)) is not None:
+                    # The program's connection to its JVM broke, and it was quicker to end than the news of that.
+                    running.killed = True
+                    return code, f"the driver's JVM was killed by signal {-helper_code}"
                 return code, ""
             helper_code = next(wait.result() for wait in waits if wait.done())
             running.killed = helper_code < 0
@@ -317,6 +321,15 @@ class SlotRunner:
         finally:
             for wait in waits:
                 wait.cancel()
+
+    async def _killed_helper(self, running: _Running, waits: Sequence[asyncio.Future[int]]) -> int | None:
+        """The code of a helper that a signal has ended, if there is one."""
+        for child, wait in zip(running.children[:-1], waits, strict=False):
+            if not wait.done() and (not child.pid or birth(child.pid) is None):
+                await asyncio.wait([wait], timeout=_GRACE_S)
+            if wait.done() and wait.result() < 0:
+                return wait.result()
+        return None
 
     async def _end(self, running: _Running) -> None:
         """The main command first, gracefully; the helpers follow when it is over."""
