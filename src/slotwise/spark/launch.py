@@ -17,10 +17,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from slotwise.model.executor_conf import overhead_bytes
 from slotwise.model.job import JobSpec
 from slotwise.model.process import DriverProcess, ExecutorProcess
 from slotwise.model.resources import MIB
-from slotwise.spark.conf import overhead_bytes
 from slotwise.spark.java import Java
 
 MASTER = "spark+slotwise://embedded"
