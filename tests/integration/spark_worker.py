@@ -74,6 +74,7 @@ class Worker:
         self.executors: dict[str, Executor] = {}
         self.tickets: dict[str, str] = {}
         self.lost: list[LostExecutor] = []
+        self.regions: dict[str, str] = {}
         self.hellos: list[dict[str, Any]] = []
         self.reports: list[DriverReport] = []
         self.directives = DriverDirectives(0, "")
@@ -115,7 +116,9 @@ class Worker:
             for key, ticket in self.tickets.items()
             if key not in gone and key in self.executors and self.executors[key].app_id == app
         }
-        self.directives = DriverDirectives(self.directives.version + 1, app, launched, tuple(self.lost))
+        self.directives = DriverDirectives(
+            self.directives.version + 1, app, launched, tuple(self.lost), dict(self.regions)
+        )
         assert self._connection is not None
         self._connection.sendall(msgspec.json.encode({"directives": self.directives}) + b"\n")
         return self.directives
@@ -176,6 +179,7 @@ class Worker:
         file = self.folder / f"{name}.py"
         file.write_text(program)
         sizes = job_sizes(conf, executor_memory="512m", driver_memory="600m")
+        of_sizes = {"initial_executors": sizes.initial_executors, "dynamic_allocation": sizes.dynamic_allocation}
         spec = JobSpec(
             name=name,
             program=str(file),
@@ -183,9 +187,7 @@ class Worker:
             conf=conf,
             driver=sizes.driver,
             executor=sizes.executor,
-            initial_executors=sizes.initial_executors,
-            dynamic_allocation=sizes.dynamic_allocation,
-            **options,
+            **{**of_sizes, **options},
         )
         process = DriverProcess(spec, SECRET)
         slot = self.slot(name)

@@ -29,7 +29,8 @@ class ExecutorProcess(msgspec.Struct, frozen=True, tag="executor"):
     """A Spark executor of ``size`` for the application ``app_id`` whose driver listens at ``driver_url``.
 
     ``executor_id`` is an integer ≥ 1 in text, unique in the job. ``ticket`` is a one-time word that the driver checks
-    when the executor registers. ``launch`` comes from the driver (see :class:`ExecutorLaunch`).
+    when the executor registers. ``launch`` comes from the driver (see :class:`ExecutorLaunch`). ``task_slots`` is how
+    many tasks it runs at once, where that is not its number of cores (``RegionSize``).
     """
 
     executor_id: str
@@ -41,6 +42,7 @@ class ExecutorProcess(msgspec.Struct, frozen=True, tag="executor"):
     secret: str
     working_dir: str
     launch: ExecutorLaunch
+    task_slots: int | None = None
 
 
 class ExecutorIdentity(msgspec.Struct, frozen=True):
@@ -79,7 +81,7 @@ class ExecutorTotal(msgspec.Struct, frozen=True):
 
 
 class StageProgress(msgspec.Struct, frozen=True):
-    """An active Spark stage and its tasks."""
+    """An active Spark stage and its tasks. ``region`` is the pipeline region that it belongs to, if any."""
 
     stage_id: int
     name: str
@@ -87,6 +89,7 @@ class StageProgress(msgspec.Struct, frozen=True):
     done: int
     running: int
     failed: int = 0
+    region: str = ""
 
 
 class DriverReport(msgspec.Struct, frozen=True):
@@ -127,9 +130,12 @@ class DriverDirectives(msgspec.Struct, frozen=True):
     """All that the JobMaster tells a driver's JVM: absolute, repeated until seen.
 
     ``launched``: every executor that was started for ``app_id`` and is not known to be gone, with its ticket. An
-    executor that is not in it may not register. ``lost``: executors of ``app_id`` that are gone."""
+    executor that is not in it may not register. ``lost``: executors of ``app_id`` that are gone. ``regions``: the
+    region of each executor that belongs to one; it may change while the executor lives, which then finishes its tasks
+    and gets those of its new region."""
 
     version: int
     app_id: str
     launched: dict[str, str] = msgspec.field(default_factory=dict)
     lost: tuple[LostExecutor, ...] = ()
+    regions: dict[str, str] = msgspec.field(default_factory=dict)

@@ -27,6 +27,7 @@ JAR_NAME = "slotwise-bridge.jar"
 _HERE = Path(__file__).resolve().parent
 _FIRST_ZIP_TIME = (1980, 1, 1, 0, 0, 0)
 _COMPILE_TIMEOUT_S = 300
+_SOURCES_FROM = ((4, 3), (4, 0))
 
 
 def bridge_jar(spark: SparkHome, java: Java) -> Path:
@@ -71,6 +72,12 @@ def source_hash(sources: Path, spark_version: str) -> str:
     return digest.hexdigest()[:16]
 
 
+def version_folder(spark_version: str) -> str:
+    """The folder with the few sources that differ between versions: the newest that is not newer than Spark."""
+    major, minor = (int(number) for number in spark_version.split(".")[:2])
+    return next(f"spark-{first[0]}.{first[1]}" for first in _SOURCES_FROM if (major, minor) >= first)
+
+
 def compile_bridge(spark: SparkHome, java: Java, sources: Path, target: Path) -> None:
     """Compile ``sources`` into the jar ``target``, which appears at once and whole.
 
@@ -84,7 +91,8 @@ def compile_bridge(spark: SparkHome, java: Java, sources: Path, target: Path) ->
         # TieredStopAtLevel: a short-lived compiler run gains nothing from the optimising compiler.
         jvm = [str(java.path), "-Xss8m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", class_path]
         scalac = ["scala.tools.nsc.Main", "-nowarn", "-classpath", class_path, "-d", str(classes)]
-        files = [str(path) for path in _files(sources / "src")]
+        folders = (sources / "src", sources / version_folder(spark.version))
+        files = [str(path) for folder in folders for path in _files(folder)]
         try:
             result = subprocess.run(
                 [*jvm, *scalac, *files], capture_output=True, text=True, timeout=_COMPILE_TIMEOUT_S, check=False

@@ -198,7 +198,7 @@ def executor_command(process: ExecutorProcess, slot: SlotContext) -> Command:
         _SPARK_AUTH_SECRET=process.secret,
     )
     main = [EXECUTOR_CLASS, "--driver-url", process.driver_url, "--executor-id", process.executor_id]
-    main += ["--hostname", host, "--bind-address", host, "--cores", str(process.size.cores)]
+    main += ["--hostname", host, "--bind-address", host, "--cores", str(process.task_slots or process.size.cores)]
     main += ["--app-id", process.app_id, "--resourceProfileId", str(process.profile_id)]
     files: dict[str, str] = {}
     resources = _resources_file(process, slot)

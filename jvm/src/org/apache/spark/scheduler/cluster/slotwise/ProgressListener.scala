@@ -14,7 +14,7 @@ import org.apache.spark.scheduler._
 private[slotwise] class ProgressListener(link: => BridgeLink, stageSubmitted: StageInfo => Unit)
   extends SparkListener {
 
-  private class Stage(val info: StageInfo) {
+  private class Stage(val info: StageInfo, val region: String) {
     var done = 0
     var running = 0
     var failed = 0
@@ -26,7 +26,7 @@ private[slotwise] class ProgressListener(link: => BridgeLink, stageSubmitted: St
 
   override def onStageSubmitted(event: SparkListenerStageSubmitted): Unit = {
     stageSubmitted(event.stageInfo)
-    synchronized { stages(event.stageInfo.stageId) = new Stage(event.stageInfo) }
+    synchronized { stages(event.stageInfo.stageId) = new Stage(event.stageInfo, Regions.of(event.properties).getOrElse("")) }
     link.progress()
   }
 
@@ -81,6 +81,7 @@ private[slotwise] class ProgressListener(link: => BridgeLink, stageSubmitted: St
         .put("done", stage.done)
         .put("running", stage.running)
         .put("failed", stage.failed)
+        .put("region", stage.region)
     }
     report.put("tasks_done", tasksDone)
     firstTaskMs match {

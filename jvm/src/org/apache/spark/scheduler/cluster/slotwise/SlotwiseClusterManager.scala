@@ -15,7 +15,7 @@ private[spark] class SlotwiseClusterManager extends ExternalClusterManager {
 
   override def createTaskScheduler(sc: SparkContext, masterURL: String): TaskScheduler = {
     AnyProfileManager.install(sc)
-    new TaskSchedulerImpl(sc)
+    new SlotwiseTaskScheduler(sc)
   }
 
   override def createSchedulerBackend(
@@ -26,7 +26,7 @@ private[spark] class SlotwiseClusterManager extends ExternalClusterManager {
       throw new SparkException(
         s"master $masterURL works only for a driver that a Slotwise worker has started; use `slotwise run` or submit")
     }
-    new SlotwiseSchedulerBackend(scheduler.asInstanceOf[TaskSchedulerImpl], sc, address)
+    new SlotwiseSchedulerBackend(scheduler.asInstanceOf[SlotwiseTaskScheduler], sc, address)
   }
 
   override def initialize(scheduler: TaskScheduler, backend: SchedulerBackend): Unit =

@@ -28,7 +28,10 @@ import org.apache.spark.util.{ThreadUtils, Utils}
  * The base class creates the endpoint in its constructor, before the fields of this class are set. That is safe because
  * no executor knows the driver's address before `start()`.
  */
-private[spark] class SlotwiseSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkContext, address: BridgeAddress)
+private[slotwise] class SlotwiseSchedulerBackend(
+    scheduler: SlotwiseTaskScheduler,
+    sc: SparkContext,
+    address: BridgeAddress)
   extends CoarseGrainedSchedulerBackend(scheduler, sc.env.rpcEnv) {
 
   import SlotwiseSchedulerBackend._
@@ -73,6 +76,9 @@ private[spark] class SlotwiseSchedulerBackend(scheduler: TaskSchedulerImpl, sc: 
     link.close(LastReportTimeoutMs)
     super.stop()
   }
+
+  /** The executors that can be given tasks. */
+  def activeExecutors: Iterable[String] = getExecutorIds().filter(isExecutorActive)
 
   // ---- what the application wants ----
 
@@ -138,7 +144,8 @@ private[spark] class SlotwiseSchedulerBackend(scheduler: TaskSchedulerImpl, sc: 
   private def applyDirectives(node: JsonNode): Unit = directivesLock.synchronized {
     val version = node.path("version").asLong()
     if (node.path("app_id").asText() == appId && version > directivesSeen) {
-      launched = node.path("launched").properties().asScala.map(e => e.getKey -> e.getValue.asText()).toMap
+      launched = texts(node.path("launched"))
+      scheduler.regions.assign(texts(node.path("regions")))
       node.path("lost").elements().asScala.foreach { lost =>
         val id = lost.path("executor_id").asText()
         if (handledLosses.add(id)) {
@@ -150,9 +157,14 @@ private[spark] class SlotwiseSchedulerBackend(scheduler: TaskSchedulerImpl, sc: 
       }
       directivesSeen = version
       driverEndpoint.send(LookAtWaiting)
+      // An executor may have come to a region whose tasks wait.
+      reviveOffers()
       link.changed()
     }
   }
+
+  private def texts(node: JsonNode): Map[String, String] =
+    node.properties().asScala.map(entry => entry.getKey -> entry.getValue.asText()).toMap
 
   // ---- who may register, and what a broken connection means ----
 
