@@ -2,11 +2,9 @@ package org.apache.spark.scheduler.cluster.slotwise
 
 import scala.collection.mutable
 
-import com.fasterxml.jackson.databind.node.ArrayNode
-
 import org.apache.spark.sql.catalyst.analysis.UnresolvedRelation
 import org.apache.spark.sql.catalyst.parser.CatalystSqlParser
-import org.apache.spark.sql.catalyst.plans.logical.{LogicalPlan, UnresolvedWith}
+import org.apache.spark.sql.catalyst.plans.logical.{Filter, LogicalPlan, OneRowRelation, UnresolvedWith}
 
 /**
  * The tables that SQL names, by Spark's own parser: what a flow of a pipeline reads is known before anything is analysed
@@ -15,26 +13,22 @@ import org.apache.spark.sql.catalyst.plans.logical.{LogicalPlan, UnresolvedWith}
 object SqlNames {
 
   /** The tables that the query `text` reads, as a JSON list of lists of name parts. */
-  def ofQuery(text: String): String = {
-    val node = BridgeLink.Json.createArrayNode()
-    put(node, CatalystSqlParser.parsePlan(text))
-    BridgeLink.Json.writeValueAsString(node)
-  }
+  def ofQuery(text: String): String = ofPlan(CatalystSqlParser.parsePlan(text))
 
-  /** The tables in the parsed query `plan`, in the same form. */
+  /** The tables that the expression `text` reads, by its subqueries, in the same form. */
+  def ofExpression(text: String): String =
+    ofPlan(Filter(CatalystSqlParser.parseExpression(text), OneRowRelation()))
+
+  /** The tables that the parsed query `plan` reads, in the same form. */
   def ofPlan(plan: LogicalPlan): String = {
-    val node = BridgeLink.Json.createArrayNode()
-    put(node, plan)
-    BridgeLink.Json.writeValueAsString(node)
-  }
-
-  private def put(node: ArrayNode, plan: LogicalPlan): Unit = {
     val found = mutable.LinkedHashSet.empty[Seq[String]]
     collect(plan, Set.empty, found)
+    val node = BridgeLink.Json.createArrayNode()
     found.foreach { parts =>
       val list = node.addArray()
       parts.foreach(part => list.add(part))
     }
+    BridgeLink.Json.writeValueAsString(node)
   }
 
   /** @param hidden names in lower case that stand for a WITH clause's query here, not for a table */
