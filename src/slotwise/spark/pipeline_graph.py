@@ -1,9 +1,9 @@
 """Captures the graph of a pipeline project while Spark's own registration reads it (design, 'Job kinds').
 
-Loaded by ``pipeline_program.py`` in the job's own interpreter, which may be any Python from 3.9 on that has pyspark with
-pipelines; it therefore imports nothing of Slotwise. Nothing is analysed here: what a flow reads is taken from its plan
-as the user wrote it, for analysing may read files, and that needs executors, which only the graph can ask for. SQL is
-parsed by Spark itself in the driver's JVM: it is the same grammar, and no other parser is needed.
+Loaded by ``pipeline_program.py`` in the job's own interpreter, which may be any Python from 3.9 on that has pyspark
+with pipelines; it therefore imports nothing of Slotwise. Nothing is analysed here: what a flow reads is taken from its
+plan as the user wrote it, for analysing may read files, and that needs executors, which only the graph can ask for. SQL
+is parsed by Spark itself in the driver's JVM: it is the same grammar, and no other parser is needed.
 
 :meth:`CapturingRegistry.graph` has the shape of ``slotwise.model.job_graph.JobGraph``.
 """
@@ -19,7 +19,7 @@ from pyspark.pipelines.output import MaterializedView, Output, Sink, StreamingTa
 from pyspark.pipelines.spark_connect_graph_element_registry import SparkConnectGraphElementRegistry
 
 # The syntax of 3.9: this file is not run by Slotwise's own interpreter.
-# ruff: noqa: UP045
+# ruff: noqa: UP045, B905
 
 _KINDS = (
     (MaterializedView, "materialized_view"),
@@ -45,10 +45,10 @@ class CapturingRegistry(SparkConnectGraphElementRegistry):  # type: ignore[misc]
         self._root = root
         self._catalog = catalog
         self._database = database
-        self._datasets: "dict[str, dict[str, Any]]" = {}
-        self._flows: "list[dict[str, Any]]" = []
+        self._datasets: dict[str, dict[str, Any]] = {}
+        self._flows: list[dict[str, Any]] = []
         # What names mean is known at the end only: a view may be defined after the flows that read it.
-        self._unqualified: "list[_Scope]" = []
+        self._unqualified: list[_Scope] = []
 
     # ---- what pyspark calls ----
 
@@ -60,7 +60,7 @@ class CapturingRegistry(SparkConnectGraphElementRegistry):  # type: ignore[misc]
 
     def register_flow(self, flow: Flow) -> None:
         """A flow of a Python file; its function is called once, as Spark's own command line does."""
-        made: "list[Any]" = []
+        made: list[Any] = []
 
         def query() -> Any:
             made.append(flow.func())
@@ -80,7 +80,7 @@ class CapturingRegistry(SparkConnectGraphElementRegistry):  # type: ignore[misc]
         """A file of SQL statements."""
         super().register_sql(sql_text, file_path)
         scope = self._here()
-        conf: "dict[str, str]" = {}
+        conf: dict[str, str] = {}
         statements = _scala_object(self._jvm, _SPLITTER).splitSqlFileIntoQueries(
             self._session, sql_text, str(file_path)
         )
@@ -91,7 +91,7 @@ class CapturingRegistry(SparkConnectGraphElementRegistry):  # type: ignore[misc]
 
     # ---- SQL ----
 
-    def _statement(self, plan: Any, scope: "_Scope", conf: "dict[str, str]", origin: str) -> "_Scope":
+    def _statement(self, plan: Any, scope: "_Scope", conf: dict[str, str], origin: str) -> "_Scope":
         """Remember one statement; returns the scope of those after it. ``conf`` gathers what SET says."""
         kind = plan.getClass().getSimpleName()
         if kind == "SetCommand":
@@ -135,7 +135,7 @@ class CapturingRegistry(SparkConnectGraphElementRegistry):  # type: ignore[misc]
         return scope
 
     def _sql_dataset(
-        self, name: "list[str]", kind: str, scope: "_Scope", conf: "dict[str, str]", origin: str, query: Optional[Any]
+        self, name: list[str], kind: str, scope: "_Scope", conf: dict[str, str], origin: str, query: Optional[Any]
     ) -> None:
         self._add_dataset(name, kind, scope, origin)
         if query is not None:
@@ -146,9 +146,9 @@ class CapturingRegistry(SparkConnectGraphElementRegistry):  # type: ignore[misc]
 
     # ---- Python ----
 
-    def _inputs_of(self, plan: Any) -> "list[list[str]]":
+    def _inputs_of(self, plan: Any) -> list[list[str]]:
         """The names in a plan of Spark Connect's, wherever they stand: tables, and SQL inside of the plan."""
-        found: "dict[str, None]" = {}
+        found: dict[str, None] = {}
         pending = [plan]
         # A stack of its own: plans may be deeper than Python's recursion.
         while pending:
@@ -171,12 +171,12 @@ class CapturingRegistry(SparkConnectGraphElementRegistry):  # type: ignore[misc]
                     pending.extend(entry for entry in reversed(list(values)) if hasattr(entry, "DESCRIPTOR"))
         return [json.loads(text) for text in found]
 
-    def _query_names(self, query: str) -> "list[str]":
+    def _query_names(self, query: str) -> list[str]:
         return _texts(self._names.ofQuery(query))
 
     # ---- names ----
 
-    def graph(self, name: str, configuration: "dict[str, str]") -> "dict[str, Any]":
+    def graph(self, name: str, configuration: dict[str, str]) -> dict[str, Any]:
         """All that was registered, with qualified names."""
         flows = []
         for flow, scope in zip(self._flows, self._unqualified):
@@ -195,12 +195,12 @@ class CapturingRegistry(SparkConnectGraphElementRegistry):  # type: ignore[misc]
             "flows": flows,
         }
 
-    def _add_dataset(self, parts: "list[str]", kind: str, scope: "_Scope", origin: str) -> None:
+    def _add_dataset(self, parts: list[str], kind: str, scope: "_Scope", origin: str) -> None:
         plain = kind in ("temporary_view", "sink")
         name = parts[-1] if plain else scope.complete(parts, self._database)
         self._datasets[name] = {"name": name, "kind": kind, "origin": origin}
 
-    def _add_flow(self, name: str, target: str, inputs: "list[list[str]]", flow: Any, origin: str) -> None:
+    def _add_flow(self, name: str, target: str, inputs: list[list[str]], flow: Any, origin: str) -> None:
         self._unqualified.append(self._here())
         self._flows.append(
             {
@@ -213,13 +213,13 @@ class CapturingRegistry(SparkConnectGraphElementRegistry):  # type: ignore[misc]
             }
         )
 
-    def _qualified(self, parts: "list[str]", scope: "_Scope") -> str:
+    def _qualified(self, parts: list[str], scope: "_Scope") -> str:
         plain = self._datasets.get(parts[0]) if len(parts) == 1 else None
         if plain is not None and plain["kind"] in ("temporary_view", "sink"):
             return parts[0]
         return scope.complete(parts, self._database)
 
-    def _parts(self, name: str) -> "list[str]":
+    def _parts(self, name: str) -> list[str]:
         (parts,) = (json.loads(text) for text in self._query_names(f"TABLE {name}"))
         return list(parts)
 
@@ -237,7 +237,7 @@ class _Scope:
     catalog: str
     database: Optional[str]
 
-    def complete(self, parts: "list[str]", fallback: str) -> str:
+    def complete(self, parts: list[str], fallback: str) -> str:
         if len(parts) == 1:
             parts = [self.database or fallback, *parts]
         if len(parts) == 2:
@@ -245,12 +245,12 @@ class _Scope:
         return ".".join(parts)
 
 
-def _texts(names: str) -> "list[str]":
+def _texts(names: str) -> list[str]:
     """Each of the lists in a JSON list, as a text again: something that can be a key."""
     return [json.dumps(parts) for parts in json.loads(names)]
 
 
-def _listed(sequence: Any) -> "list[Any]":
+def _listed(sequence: Any) -> list[Any]:
     """A Scala sequence as a list."""
     return [sequence.apply(index) for index in range(sequence.size())]
 
