@@ -37,7 +37,7 @@ from slotwise.spark.launch import (
 
 TOKEN = "a-token-of-the-test"
 SECRET = "0123456789abcdef0123456789abcdef"
-WAIT_S = 90.0
+WAIT_S = 60.0
 
 # Executes what it is sent line by line, and answers with the variable `result`.
 INTERPRETER = """
@@ -175,9 +175,13 @@ class Worker:
         self.children.append(child)
         return child
 
-    def driver(self, name: str, program: str, conf: dict[str, str], **options: Any) -> Driver:
-        file = self.folder / f"{name}.py"
-        file.write_text(program)
+    def driver(self, name: str, program: str | Path, conf: dict[str, str], **options: Any) -> Driver:
+        """Start a driver with a program: its text, or where it lies."""
+        if isinstance(program, Path):
+            file = program
+        else:
+            file = self.folder / f"{name}.py"
+            file.write_text(program)
         sizes = job_sizes(conf, executor_memory="512m", driver_memory="600m")
         of_sizes = {"initial_executors": sizes.initial_executors, "dynamic_allocation": sizes.dynamic_allocation}
         spec = JobSpec(

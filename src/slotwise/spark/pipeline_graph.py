@@ -14,6 +14,7 @@ import os
 from pathlib import Path
 from typing import Any, Optional
 
+from pyspark.pipelines.add_pipeline_analysis_context import add_pipeline_analysis_context
 from pyspark.pipelines.flow import AutoCdcFlow, Flow
 from pyspark.pipelines.output import MaterializedView, Output, Sink, StreamingTable, TemporaryView
 from pyspark.pipelines.spark_connect_graph_element_registry import SparkConnectGraphElementRegistry
@@ -27,17 +28,30 @@ _KINDS = (
     (TemporaryView, "temporary_view"),
     (Sink, "sink"),
 )
+_PLAIN = ("temporary_view", "sink")
 _SPLITTER = "org.apache.spark.sql.pipelines.graph.SqlGraphRegistrationContext$"
 _NAMES = "org.apache.spark.scheduler.cluster.slotwise.SqlNames$"
 
 
-class CapturingRegistry(SparkConnectGraphElementRegistry):  # type: ignore[misc]
+class CapturingRegistry(SparkConnectGraphElementRegistry):
     """Registers a project's elements with Spark, as its base does, and remembers them.
 
-    ``jvm`` is the gateway's view of the driver's JVM. ``catalog`` and ``database`` complete short names.
+    ``jvm`` is the gateway's view of the driver's JVM. ``catalog`` and ``database`` complete short names. With ``only``
+    everything but these datasets, and the flows into them, is left out; with ``only_capture`` Spark gets the graph
+    without flows of Python. ``parts`` has the parts of datasets' names.
     """
 
-    def __init__(self, spark: Any, graph_id: str, jvm: Any, root: Path, catalog: str, database: str) -> None:
+    def __init__(
+        self,
+        spark: Any,
+        graph_id: str,
+        jvm: Any,
+        root: Path,
+        catalog: str,
+        database: str,
+        only: Optional[set[str]] = None,
+        only_capture: bool = False,
+    ) -> None:
         super().__init__(spark, graph_id)
         self._jvm = jvm
         self._session = jvm.org.apache.spark.sql.classic.SparkSession.active()
@@ -45,6 +59,9 @@ class CapturingRegistry(SparkConnectGraphElementRegistry):  # type: ignore[misc]
         self._root = root
         self._catalog = catalog
         self._database = database
+        self._only = only
+        self._only_capture = only_capture
+        self.parts: dict[str, list[str]] = {}
         self._datasets: dict[str, dict[str, Any]] = {}
         self._flows: list[dict[str, Any]] = []
         # What names mean is known at the end only: a view may be defined after the flows that read it.
@@ -54,12 +71,25 @@ class CapturingRegistry(SparkConnectGraphElementRegistry):  # type: ignore[misc]
 
     def register_output(self, output: Output) -> None:
         """A dataset of a Python file."""
-        super().register_output(output)
         kind = next(name for kind, name in _KINDS if isinstance(output, kind))
-        self._add_dataset(self._parts(output.name), kind, self._here(), self._origin(output.source_code_location))
+        parts = self._parts(output.name)
+        if self._wanted(parts, kind, self._here()):
+            super().register_output(output)
+            self._add_dataset(parts, kind, self._here(), self._origin(output.source_code_location))
 
     def register_flow(self, flow: Flow) -> None:
         """A flow of a Python file; its function is called once, as Spark's own command line does."""
+        if not self._wanted_target(self._parts(flow.target), self._here()):
+            return
+        origin = self._origin(flow.source_code_location)
+        if self._only_capture:
+            # Spark would look into the files that the flow reads as soon as it gets it.
+            with add_pipeline_analysis_context(
+                spark=self._spark, dataflow_graph_id=self._dataflow_graph_id, flow_name=flow.name
+            ):
+                frame: Any = flow.func()
+            self._add_flow(flow.name, flow.target, self._inputs_of(frame._plan.plan(self._client)), flow, origin)
+            return
         made: list[Any] = []
 
         def query() -> Any:
@@ -67,27 +97,40 @@ class CapturingRegistry(SparkConnectGraphElementRegistry):  # type: ignore[misc]
             return made[0]
 
         super().register_flow(dataclasses.replace(flow, func=query))
-        inputs = self._inputs_of(made[0]._plan.plan(self._client))
-        self._add_flow(flow.name, flow.target, inputs, flow, self._origin(flow.source_code_location))
+        self._add_flow(flow.name, flow.target, self._inputs_of(made[0]._plan.plan(self._client)), flow, origin)
 
     def register_auto_cdc_flow(self, flow: AutoCdcFlow) -> None:
         """A flow of change data into a streaming table."""
+        if not self._wanted_target(self._parts(flow.target), self._here()):
+            return
         super().register_auto_cdc_flow(flow)
         name = flow.name or flow.target
         self._add_flow(name, flow.target, [self._parts(flow.source)], flow, self._origin(flow.source_code_location))
 
     def register_sql(self, sql_text: str, file_path: Path) -> None:
         """A file of SQL statements."""
-        super().register_sql(sql_text, file_path)
-        scope = self._here()
-        conf: dict[str, str] = {}
+        if self._only is None:
+            # Before anything is remembered: Spark refuses what it cannot use.
+            super().register_sql(sql_text, file_path)
         statements = _scala_object(self._jvm, _SPLITTER).splitSqlFileIntoQueries(
             self._session, sql_text, str(file_path)
         )
+        scope = self._here()
+        conf: dict[str, str] = {}
+        kept: list[str] = []
+        wanted = False
         for statement in _listed(statements):
             line = statement.queryOrigin().line()
             origin = f"{file_path}:{line.get()}" if line.isDefined() else str(file_path)
-            scope = self._statement(statement.plan(), scope, conf, origin)
+            before = len(self._datasets) + len(self._flows)
+            plan = statement.plan()
+            scope = self._statement(plan, scope, conf, origin)
+            defines = len(self._datasets) + len(self._flows) > before
+            if defines or plan.getClass().getSimpleName().startswith("Set"):
+                kept.append(statement.queryOrigin().sqlText().get() + ";\n")
+            wanted = wanted or defines
+        if self._only is not None and wanted:
+            super().register_sql("".join(kept), file_path)
 
     # ---- SQL ----
 
@@ -118,16 +161,9 @@ class CapturingRegistry(SparkConnectGraphElementRegistry):  # type: ignore[misc]
             # INSERT INTO … or AUTO CDC INTO …
             plain = operation.getClass().getSimpleName() == "InsertIntoStatement"
             target, query = (operation.table, operation.query) if plain else (operation.targetTable, operation.source)
-            self._unqualified.append(scope)
-            self._flows.append(
-                {
-                    "name": _listed(plan.name().nameParts()),
-                    "target": _listed(target().multipartIdentifier()),
-                    "inputs": json.loads(self._names.ofPlan(query())),
-                    "conf": dict(conf),
-                    "origin": origin,
-                }
-            )
+            parts = _listed(target().multipartIdentifier())
+            if self._wanted_target(parts, scope):
+                self._sql_flow(_listed(plan.name().nameParts()), parts, scope, conf, origin, query())
         else:
             raise ValueError(
                 f"{origin}: Spark takes {kind} in a pipeline, which this version of Slotwise does not know"
@@ -137,12 +173,19 @@ class CapturingRegistry(SparkConnectGraphElementRegistry):  # type: ignore[misc]
     def _sql_dataset(
         self, name: list[str], kind: str, scope: "_Scope", conf: dict[str, str], origin: str, query: Optional[Any]
     ) -> None:
-        self._add_dataset(name, kind, scope, origin)
-        if query is not None:
-            inputs = json.loads(self._names.ofPlan(query))
-            flow = {"name": name, "target": name, "inputs": inputs, "conf": dict(conf), "origin": origin}
-            self._unqualified.append(scope)
-            self._flows.append(flow)
+        if self._wanted(name, kind, scope):
+            self._add_dataset(name, kind, scope, origin)
+            if query is not None:
+                self._sql_flow(name, name, scope, conf, origin, query)
+
+    def _sql_flow(
+        self, name: list[str], target: list[str], scope: "_Scope", conf: dict[str, str], origin: str, query: Any
+    ) -> None:
+        inputs = json.loads(self._names.ofPlan(query))
+        self._unqualified.append(scope)
+        self._flows.append(
+            {"name": name, "target": target, "inputs": inputs, "conf": dict(conf), "once": False, "origin": origin}
+        )
 
     # ---- Python ----
 
@@ -196,9 +239,20 @@ class CapturingRegistry(SparkConnectGraphElementRegistry):  # type: ignore[misc]
         }
 
     def _add_dataset(self, parts: list[str], kind: str, scope: "_Scope", origin: str) -> None:
-        plain = kind in ("temporary_view", "sink")
-        name = parts[-1] if plain else scope.complete(parts, self._database)
+        complete = self._complete(parts, kind, scope)
+        name = ".".join(complete)
+        self.parts[name] = complete
         self._datasets[name] = {"name": name, "kind": kind, "origin": origin}
+
+    def _complete(self, parts: list[str], kind: str, scope: "_Scope") -> list[str]:
+        return parts if kind in _PLAIN else scope.complete(parts, self._database)
+
+    def _wanted(self, parts: list[str], kind: str, scope: "_Scope") -> bool:
+        return self._only is None or ".".join(self._complete(parts, kind, scope)) in self._only
+
+    def _wanted_target(self, parts: list[str], scope: "_Scope") -> bool:
+        """The same for a flow's target, of which the kind is not known yet."""
+        return self._wanted(parts, "sink", scope) or self._wanted(parts, "streaming_table", scope)
 
     def _add_flow(self, name: str, target: str, inputs: list[list[str]], flow: Any, origin: str) -> None:
         self._unqualified.append(self._here())
@@ -215,9 +269,9 @@ class CapturingRegistry(SparkConnectGraphElementRegistry):  # type: ignore[misc]
 
     def _qualified(self, parts: list[str], scope: "_Scope") -> str:
         plain = self._datasets.get(parts[0]) if len(parts) == 1 else None
-        if plain is not None and plain["kind"] in ("temporary_view", "sink"):
+        if plain is not None and plain["kind"] in _PLAIN:
             return parts[0]
-        return scope.complete(parts, self._database)
+        return ".".join(scope.complete(parts, self._database))
 
     def _parts(self, name: str) -> list[str]:
         (parts,) = (json.loads(text) for text in self._query_names(f"TABLE {name}"))
@@ -237,12 +291,12 @@ class _Scope:
     catalog: str
     database: Optional[str]
 
-    def complete(self, parts: list[str], fallback: str) -> str:
+    def complete(self, parts: list[str], fallback: str) -> list[str]:
         if len(parts) == 1:
             parts = [self.database or fallback, *parts]
         if len(parts) == 2:
             parts = [self.catalog, *parts]
-        return ".".join(parts)
+        return parts
 
 
 def _texts(names: str) -> list[str]:
