@@ -37,7 +37,7 @@ from slotwise.spark.launch import (
 
 TOKEN = "a-token-of-the-test"
 SECRET = "0123456789abcdef0123456789abcdef"
-WAIT_S = 60.0
+WAIT_S = 120.0
 
 # Executes what it is sent line by line, and answers with the variable `result`.
 INTERPRETER = """

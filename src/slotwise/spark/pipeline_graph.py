@@ -1,4 +1,4 @@
-"""Captures the graph of a pipeline project while Spark's own registration reads it (design, 'Job kinds').
+"""Captures the graph of a pipeline project in the course of Spark's own registration (design, 'Job kinds').
 
 Loaded by ``pipeline_program.py`` in the job's own interpreter, which may be any Python from 3.9 on that has pyspark
 with pipelines; it therefore imports nothing of Slotwise. Nothing is analysed here: what a flow reads is taken from its
@@ -11,6 +11,8 @@ is parsed by Spark itself in the driver's JVM: it is the same grammar, and no ot
 import dataclasses
 import json
 import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Optional
 
@@ -34,11 +36,13 @@ _NAMES = "org.apache.spark.scheduler.cluster.slotwise.SqlNames$"
 
 
 class CapturingRegistry(SparkConnectGraphElementRegistry):
-    """Registers a project's elements with Spark, as its base does, and remembers them.
+    """Remembers a project's elements, and registers them with Spark when :meth:`send` is called.
+
+    The two are apart because Spark looks into the files that a flow reads as soon as it gets the flow, with tasks that
+    may have to wait for executors; reading definitions changes the whole process, and nobody may wait meanwhile.
 
     ``jvm`` is the gateway's view of the driver's JVM. ``catalog`` and ``database`` complete short names. With ``only``
-    everything but these datasets, and the flows into them, is left out; with ``only_capture`` Spark gets the graph
-    without flows of Python. ``parts`` has the parts of datasets' names.
+    everything but these datasets, and the flows into them, is left out. ``parts`` has the parts of datasets' names.
     """
 
     def __init__(
@@ -50,7 +54,6 @@ class CapturingRegistry(SparkConnectGraphElementRegistry):
         catalog: str,
         database: str,
         only: Optional[set[str]] = None,
-        only_capture: bool = False,
     ) -> None:
         super().__init__(spark, graph_id)
         self._jvm = jvm
@@ -60,7 +63,7 @@ class CapturingRegistry(SparkConnectGraphElementRegistry):
         self._catalog = catalog
         self._database = database
         self._only = only
-        self._only_capture = only_capture
+        self._unsent: list[Callable[[], None]] = []
         self.parts: dict[str, list[str]] = {}
         self._datasets: dict[str, dict[str, Any]] = {}
         self._flows: list[dict[str, Any]] = []
@@ -74,44 +77,31 @@ class CapturingRegistry(SparkConnectGraphElementRegistry):
         kind = next(name for kind, name in _KINDS if isinstance(output, kind))
         parts = self._parts(output.name)
         if self._wanted(parts, kind, self._here()):
-            super().register_output(output)
+            self._unsent.append(partial(super().register_output, output))
             self._add_dataset(parts, kind, self._here(), self._origin(output.source_code_location))
 
     def register_flow(self, flow: Flow) -> None:
         """A flow of a Python file; its function is called once, as Spark's own command line does."""
         if not self._wanted_target(self._parts(flow.target), self._here()):
             return
-        origin = self._origin(flow.source_code_location)
-        if self._only_capture:
-            # Spark would look into the files that the flow reads as soon as it gets it.
-            with add_pipeline_analysis_context(
-                spark=self._spark, dataflow_graph_id=self._dataflow_graph_id, flow_name=flow.name
-            ):
-                frame: Any = flow.func()
-            self._add_flow(flow.name, flow.target, self._inputs_of(frame._plan.plan(self._client)), flow, origin)
-            return
-        made: list[Any] = []
-
-        def query() -> Any:
-            made.append(flow.func())
-            return made[0]
-
-        super().register_flow(dataclasses.replace(flow, func=query))
-        self._add_flow(flow.name, flow.target, self._inputs_of(made[0]._plan.plan(self._client)), flow, origin)
+        with add_pipeline_analysis_context(
+            spark=self._spark, dataflow_graph_id=self._dataflow_graph_id, flow_name=flow.name
+        ):
+            frame: Any = flow.func()
+        self._unsent.append(partial(super().register_flow, dataclasses.replace(flow, func=lambda: frame)))
+        inputs = self._inputs_of(frame._plan.plan(self._client))
+        self._add_flow(flow.name, flow.target, inputs, flow, self._origin(flow.source_code_location))
 
     def register_auto_cdc_flow(self, flow: AutoCdcFlow) -> None:
         """A flow of change data into a streaming table."""
         if not self._wanted_target(self._parts(flow.target), self._here()):
             return
-        super().register_auto_cdc_flow(flow)
+        self._unsent.append(partial(super().register_auto_cdc_flow, flow))
         name = flow.name or flow.target
         self._add_flow(name, flow.target, [self._parts(flow.source)], flow, self._origin(flow.source_code_location))
 
     def register_sql(self, sql_text: str, file_path: Path) -> None:
         """A file of SQL statements."""
-        if self._only is None:
-            # Before anything is remembered: Spark refuses what it cannot use.
-            super().register_sql(sql_text, file_path)
         statements = _scala_object(self._jvm, _SPLITTER).splitSqlFileIntoQueries(
             self._session, sql_text, str(file_path)
         )
@@ -129,8 +119,15 @@ class CapturingRegistry(SparkConnectGraphElementRegistry):
             if defines or plan.getClass().getSimpleName().startswith("Set"):
                 kept.append(statement.queryOrigin().sqlText().get() + ";\n")
             wanted = wanted or defines
-        if self._only is not None and wanted:
-            super().register_sql("".join(kept), file_path)
+        if self._only is None:
+            self._unsent.append(partial(super().register_sql, sql_text, file_path))
+        elif wanted:
+            self._unsent.append(partial(super().register_sql, "".join(kept), file_path))
+
+    def send(self) -> None:
+        """Register all of it with Spark. Raises what Spark has against it."""
+        for register in self._unsent:
+            register()
 
     # ---- SQL ----
 
@@ -165,9 +162,7 @@ class CapturingRegistry(SparkConnectGraphElementRegistry):
             if self._wanted_target(parts, scope):
                 self._sql_flow(_listed(plan.name().nameParts()), parts, scope, conf, origin, query())
         else:
-            raise ValueError(
-                f"{origin}: Spark takes {kind} in a pipeline, which this version of Slotwise does not know"
-            )
+            raise ValueError(f"{origin}: {kind} cannot be used in the SQL of a pipeline")
         return scope
 
     def _sql_dataset(

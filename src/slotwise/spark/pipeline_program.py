@@ -117,7 +117,7 @@ class Project:
         self._url = url
         # Reading definitions changes the working directory and Spark's own classes, for the whole process.
         self._reading = threading.Lock()
-        session, _, registry = self.register({}, only_capture=True)
+        session, _, registry = self.read({})
         try:
             self.graph: dict[str, Any] = registry.graph(self.spec.name, self.spec.configuration)
             self.parts: dict[str, list[str]] = registry.parts
@@ -129,12 +129,9 @@ class Project:
         """The project's folder."""
         return self._path.parent
 
-    def register(
-        self, conf: dict[str, str], only: Optional[set[str]] = None, *, only_capture: bool = False
-    ) -> tuple[Any, str, Any]:
-        """A session of its own with the project's definitions in it, of the datasets in ``only`` where it is given.
-
-        Returns the session, the graph's id on the server, and the registry.
+    def read(self, conf: dict[str, str], only: Optional[set[str]] = None) -> tuple[Any, str, Any]:
+        """A session of its own, the id of an empty graph on the server, and a registry that has read the project's
+        definitions, of the datasets in ``only`` where it is given, and sends them to that graph.
         """
         from pyspark.sql import SparkSession
 
@@ -152,7 +149,7 @@ class Project:
                     sql_conf=self.spec.configuration,
                 )
                 registry = self._capture.CapturingRegistry(
-                    session, graph_id, self._jvm, self.root, catalog, database, only, only_capture
+                    session, graph_id, self._jvm, self.root, catalog, database, only
                 )
                 self._cli.register_definitions(self._path, registry, self.spec, session, graph_id)
             except BaseException:
@@ -246,13 +243,14 @@ class Regions:
             settings = {"spark.sql.adaptive.enabled": "true", **conf, REGION: region}
             # Spark's selection of datasets leaves out sinks: they are run as a graph of their own.
             only = self._project.sink_closure(names)
-            session, graph_id, registry = self._project.register(settings, only)
+            session, graph_id, registry = self._project.read(settings, only)
             self._begin(region, session)
             if only is not None:
                 selection: dict[str, Any] = {"full_refresh_all": full}
             else:
                 self._check_unchanged(registry)
                 selection = {"full_refresh" if full else "refresh": [self._quoted(name) for name in names]}
+            registry.send()
             for message in self._project.events(session, graph_id, **selection):
                 self._progress(region, message)
             self._end(region, "finished")
@@ -294,8 +292,9 @@ class Regions:
 
     def _dry_run(self) -> None:
         try:
-            session, graph_id, _ = self._project.register({})
+            session, graph_id, registry = self._project.read({})
             with contextlib.closing(_Closing(session)):
+                registry.send()
                 for _ in self._project.events(session, graph_id, dry=True):
                     pass
         except Exception as error:
