@@ -37,7 +37,7 @@ from slotwise.spark.launch import (
 
 TOKEN = "a-token-of-the-test"
 SECRET = "0123456789abcdef0123456789abcdef"
-WAIT_S = 120.0
+WAIT_S = 90.0
 
 # Executes what it is sent line by line, and answers with the variable `result`.
 INTERPRETER = """
@@ -67,6 +67,7 @@ class Worker:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        folder.mkdir(exist_ok=True)
         self.spark = find_spark()
         self.java = find_java(spark_version=self.spark.version)
         self.jar = bridge_jar(self.spark, self.java)

@@ -35,9 +35,7 @@ def pipeline(folder: Path) -> Iterator[Pipeline]:
 def test_the_graph_is_known_before_there_is_any_executor(pipeline: Pipeline) -> None:
     graph = pipeline.graph()
     regions = {region.name: region for region in regions_of(graph)}
-    assert list(regions) == [f"{DB}airports", f"{DB}flights", f"{DB}carriers", f"{DB}delays_by_airport"] or set(
-        regions
-    ) == {f"{DB}{name}" for name in ("flights", "airports", "carriers", "delays_by_airport")}
+    assert set(regions) == {f"{DB}{name}" for name in ("flights", "airports", "carriers", "delays_by_airport")}
     assert regions[f"{DB}carriers"].needs == (f"{DB}flights",)
     assert regions[f"{DB}carriers"].views == ("departed",)
     assert set(regions[f"{DB}delays_by_airport"].needs) == {f"{DB}flights", f"{DB}airports"}
@@ -99,5 +97,3 @@ def test_commands_that_cannot_be_are_refused(pipeline: Pipeline) -> None:
 
 def test_it_ends_in_order(pipeline: Pipeline) -> None:
     pipeline.stop()
-    said = (pipeline.driver.directory / "jvm.log").read_text()
-    assert "Exception" not in said

@@ -11,7 +11,7 @@ is parsed by Spark itself in the driver's JVM: it is the same grammar, and no ot
 import dataclasses
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Optional
@@ -30,6 +30,7 @@ _KINDS = (
     (TemporaryView, "temporary_view"),
     (Sink, "sink"),
 )
+_SAID_TO_SLOTWISE = ("spark.executor.", "spark.task.cpus", "slotwise.")
 _PLAIN = ("temporary_view", "sink")
 _SPLITTER = "org.apache.spark.sql.pipelines.graph.SqlGraphRegistrationContext$"
 _NAMES = "org.apache.spark.scheduler.cluster.slotwise.SqlNames$"
@@ -88,7 +89,12 @@ class CapturingRegistry(SparkConnectGraphElementRegistry):
             spark=self._spark, dataflow_graph_id=self._dataflow_graph_id, flow_name=flow.name
         ):
             frame: Any = flow.func()
-        self._unsent.append(partial(super().register_flow, dataclasses.replace(flow, func=lambda: frame)))
+        self._unsent.append(
+            partial(
+                super().register_flow,
+                dataclasses.replace(flow, func=lambda: frame, spark_conf=without_sizes(flow.spark_conf)),
+            )
+        )
         inputs = self._inputs_of(frame._plan.plan(self._client))
         self._add_flow(flow.name, flow.target, inputs, flow, self._origin(flow.source_code_location))
 
@@ -96,7 +102,11 @@ class CapturingRegistry(SparkConnectGraphElementRegistry):
         """A flow of change data into a streaming table."""
         if not self._wanted_target(self._parts(flow.target), self._here()):
             return
-        self._unsent.append(partial(super().register_auto_cdc_flow, flow))
+        self._unsent.append(
+            partial(
+                super().register_auto_cdc_flow, dataclasses.replace(flow, spark_conf=without_sizes(flow.spark_conf))
+            )
+        )
         name = flow.name or flow.target
         self._add_flow(name, flow.target, [self._parts(flow.source)], flow, self._origin(flow.source_code_location))
 
@@ -107,22 +117,21 @@ class CapturingRegistry(SparkConnectGraphElementRegistry):
         )
         scope = self._here()
         conf: dict[str, str] = {}
-        kept: list[str] = []
-        wanted = False
+        text = sql_text
+        used = False
         for statement in _listed(statements):
-            line = statement.queryOrigin().line()
-            origin = f"{file_path}:{line.get()}" if line.isDefined() else str(file_path)
-            before = len(self._datasets) + len(self._flows)
+            origin = statement.queryOrigin()
             plan = statement.plan()
-            scope = self._statement(plan, scope, conf, origin)
+            before = len(self._datasets) + len(self._flows)
+            scope = self._statement(plan, scope, conf, f"{file_path}:{origin.line().get()}")
             defines = len(self._datasets) + len(self._flows) > before
-            if defines or plan.getClass().getSimpleName().startswith("Set"):
-                kept.append(statement.queryOrigin().sqlText().get() + ";\n")
-            wanted = wanted or defines
-        if self._only is None:
-            self._unsent.append(partial(super().register_sql, sql_text, file_path))
-        elif wanted:
-            self._unsent.append(partial(super().register_sql, "".join(kept), file_path))
+            used = used or defines
+            kind = plan.getClass().getSimpleName()
+            sets_size = kind == "SetCommand" and not without_sizes({plan.kv().get()._1(): ""})
+            if sets_size or not (defines or kind.startswith("Set")):
+                text = _blanked(text, origin.startPosition().get(), len(origin.sqlText().get()))
+        if used:
+            self._unsent.append(partial(super().register_sql, text, file_path))
 
     def send(self) -> None:
         """Register all of it with Spark. Raises what Spark has against it."""
@@ -292,6 +301,22 @@ class _Scope:
         if len(parts) == 2:
             parts = [self.catalog, *parts]
         return parts
+
+
+def without_sizes(conf: Mapping[str, str]) -> dict[str, str]:
+    """``conf`` without what is said to Slotwise alone.
+
+    Spark would refuse it: an application's executors are no setting of a query, and one key may not be set for a view
+    and for what reads it.
+    """
+    return {key: value for key, value in conf.items() if not key.startswith(_SAID_TO_SLOTWISE)}
+
+
+def _blanked(text: str, start: int, length: int) -> str:
+    """``text`` without the statement there, and its semicolon; every other one keeps its line."""
+    end = start + length
+    end = text.find(";", end) + 1 or len(text)
+    return text[:start] + "".join(char if char == "\n" else " " for char in text[start:end]) + text[end:]
 
 
 def _texts(names: str) -> list[str]:

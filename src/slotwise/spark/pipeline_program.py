@@ -84,8 +84,6 @@ def connect_server() -> Iterator[tuple[Any, str]]:
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": "0",
         "spark.connect.authenticate.token": token,
-        # Sizes are stated with Spark's own keys, on flows and with SET, where Spark would refuse them when it runs.
-        "spark.sql.legacy.setCommandRejectsSparkCoreConfs": "false",
         "spark.sql.connect.serverStacktrace.enabled": "false",
     }
     gateway: Any = launch_gateway  # pyspark has no types for it
@@ -138,7 +136,8 @@ class Project:
         with self._reading:
             session = SparkSession.builder.remote(self._url).create()
             try:
-                for key, value in {**self.spec.configuration, **conf}.items():
+                configuration = self._capture.without_sizes(self.spec.configuration)
+                for key, value in {**configuration, **conf}.items():
                     session.conf.set(key, value)
                 catalog = self.spec.catalog or session.catalog.currentCatalog()
                 database = self.spec.database or session.catalog.currentDatabase()
@@ -146,7 +145,7 @@ class Project:
                     session,
                     default_catalog=self.spec.catalog,
                     default_database=self.spec.database,
-                    sql_conf=self.spec.configuration,
+                    sql_conf=configuration,
                 )
                 registry = self._capture.CapturingRegistry(
                     session, graph_id, self._jvm, self.root, catalog, database, only
