@@ -55,7 +55,7 @@ def even():
 
 @dp.materialized_view
 def picked():
-    return spark.sql("WITH even_ones AS (SELECT * FROM even) SELECT a.id FROM even_ones a JOIN raw.numbers b ON a.id = b.id")
+    return spark.sql("WITH e AS (SELECT * FROM even) SELECT a.id FROM e a JOIN raw.numbers b ON a.id = b.id")
 
 @dp.table
 def arrivals():
@@ -80,7 +80,7 @@ WITH good AS (SELECT * FROM good), other AS (SELECT (SELECT max(id) FROM picked)
 SELECT * FROM other WHERE EXISTS (SELECT 1 FROM `even`);
 CREATE STREAMING TABLE copies;
 CREATE FLOW copy AS INSERT INTO copies BY NAME SELECT * FROM STREAM(arrivals);
-USE elsewhere;
+USE SCHEMA elsewhere;
 CREATE MATERIALIZED VIEW far AS SELECT * FROM near JOIN default.good USING (id);
 """
 
@@ -122,7 +122,7 @@ def narrow(folder: Path) -> None:
     """Take out what reads tables that are not there: Spark checks the whole graph in each run."""
     definitions = folder / "project" / "definitions"
     (definitions / "all.py").write_text(PYTHON.replace("JOIN raw.numbers b ON a.id = b.id", ""))
-    (definitions / "more" / "all.sql").write_text(SQL.partition("USE elsewhere")[0])
+    (definitions / "more" / "all.sql").write_text(SQL.partition("USE SCHEMA elsewhere")[0])
 
 
 def test_definitions_that_change_are_noticed(pipeline: Pipeline, folder: Path) -> None:
