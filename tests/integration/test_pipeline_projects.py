@@ -125,11 +125,19 @@ def narrow(folder: Path) -> None:
     (definitions / "more" / "all.sql").write_text(SQL.partition("USE SCHEMA elsewhere")[0])
 
 
+def test_what_spark_finds_wrong_with_the_graph_is_told_for_each_region(pipeline: Pipeline) -> None:
+    pipeline.bring("1", None)
+    for name in ("good", "waits"):
+        pipeline.say(run=f"{DB}{name}", datasets=[f"{DB}{name}"])
+    for name in ("good", "waits"):
+        answer = pipeline.wait_for(region=f"{DB}{name}", state="failed")
+        assert "TABLE_OR_VIEW_NOT_FOUND" in answer["reason"]
+
+
 def test_definitions_that_change_are_noticed(pipeline: Pipeline, folder: Path) -> None:
     narrow(folder)
     pipeline.say(run=f"{DB}good", datasets=[f"{DB}good"])
-    answer = pipeline.wait_for(region=f"{DB}good", state="failed")
-    assert "definitions have changed since the job has started" in answer["reason"]
+    pipeline.worker.wait(lambda: "have changed since" in str(pipeline.answers), "the answer")
     pipeline.stop()
 
 

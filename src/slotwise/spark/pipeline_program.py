@@ -35,6 +35,7 @@ from typing import Any, Optional
 
 REGION = "spark.slotwise.region"
 _SERVICE = "org.apache.spark.sql.connect.service.SparkConnectService$"
+_CONTROL = "org.apache.spark.scheduler.cluster.slotwise.RegionControl$"
 _FLOW_EVENT = re.compile(r"Flow '?(?P<flow>\S+?)'? (?:is|has) (?P<state>[A-Z]+)")
 # What follows these is for Spark's developers.
 _NOISE = ("\n\nJVM stacktrace:", "\n=== Streaming Query ===")
@@ -163,6 +164,10 @@ class Project:
             if "pipeline_event_result" in result:
                 yield result["pipeline_event_result"].event.message
 
+    def cancel_tasks(self, region: str) -> None:
+        """End the Spark jobs of a region."""
+        getattr(getattr(self._jvm, _CONTROL), "MODULE$").cancel(region)
+
     def sink_closure(self, names: list[str]) -> Optional[set[str]]:
         """The sinks among ``names`` with the views behind them; None if there is no sink."""
         kinds = {dataset["name"]: dataset["kind"] for dataset in self.graph["datasets"]}
@@ -233,7 +238,11 @@ class Regions:
             self._cancelled.add(region)
             session = self._running[region]
         if session is not None:
+            # In this order: a run that is not stopped begins anew what was cancelled.
             _close(session)
+            self._project.cancel_tasks(region)
+            # Its thread may wait for ever for an answer in the session that is gone.
+            self._end(region, session, "cancelled")
 
     def _run(self, region: str, names: list[str], full: bool, conf: dict[str, str]) -> None:
         self._tell(region, "started")
@@ -252,9 +261,9 @@ class Regions:
             registry.send()
             for message in self._project.events(session, graph_id, **selection):
                 self._progress(region, message)
-            self._end(region, "finished")
+            self._end(region, session, "finished")
         except Exception as error:
-            self._end(region, "failed", reason_of(error, self._project.root))
+            self._end(region, session, "failed", reason_of(error, self._project.root))
         finally:
             if session is not None:
                 _close(session)
@@ -263,13 +272,15 @@ class Regions:
         with self._lock:
             self._running[region] = session
             if region in self._cancelled:
-                raise RuntimeError("cancelled before its start")
+                raise RuntimeError("cancelled before it had begun")
 
-    def _end(self, region: str, state: str, reason: str = "") -> None:
+    def _end(self, region: str, session: Optional[Any], state: str, reason: str = "") -> None:
         with self._lock:
+            if region not in self._running or self._running[region] is not session:
+                # Cancelled meanwhile, and told so; it may even run again.
+                return
             del self._running[region]
-            # The session of a cancelled region was closed under it: whatever it met is no failure of its own.
-            cancelled = state != "finished" and region in self._cancelled
+            cancelled = region in self._cancelled and state != "finished"
         self._tell(region, "cancelled" if cancelled else state, **({"reason": reason} if reason else {}))
 
     def _check_unchanged(self, registry: Any) -> None:

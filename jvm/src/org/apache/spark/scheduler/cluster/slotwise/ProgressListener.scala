@@ -70,6 +70,11 @@ private[slotwise] class ProgressListener(link: => BridgeLink, stageSubmitted: St
   private def current(stageId: Int, attempt: Int): Option[Stage] =
     stages.get(stageId).filter(_.info.attemptNumber() == attempt)
 
+  /** The active stages of a pipeline's region. */
+  def stagesOf(region: String): Seq[Int] = synchronized {
+    stages.collect { case (id, stage) if stage.region == region => id }.toSeq
+  }
+
   /** Adds `stages`, `tasks_done` and `first_task_unix_s` to a report. */
   def describe(report: ObjectNode): Unit = synchronized {
     val list = report.putArray("stages")

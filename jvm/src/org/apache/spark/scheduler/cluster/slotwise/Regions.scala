@@ -35,6 +35,15 @@ private[slotwise] object Regions {
     Option(properties).flatMap(all => Option(all.getProperty(Property))).filter(_.nonEmpty)
 }
 
+/** For pipeline programs, by the gateway. */
+object RegionControl {
+  /** Ends what runs of this region; closing the session under it does not. */
+  def cancel(region: String): Unit = SparkContext.getActive.map(_.schedulerBackend) match {
+    case Some(backend: SlotwiseSchedulerBackend) => backend.cancelRegion(region)
+    case _ => ()
+  }
+}
+
 /** Spark's own scheduler, but for the executors that it offers to a task set. */
 private[slotwise] class SlotwiseTaskScheduler(sc: SparkContext) extends TaskSchedulerImpl(sc) {
 

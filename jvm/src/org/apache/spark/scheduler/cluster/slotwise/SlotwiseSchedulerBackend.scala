@@ -80,6 +80,10 @@ private[slotwise] class SlotwiseSchedulerBackend(
   /** The executors that can be given tasks. */
   def activeExecutors: Iterable[String] = getExecutorIds().filter(isExecutorActive)
 
+  /** Ends all jobs that have a stage of this region. */
+  def cancelRegion(region: String): Unit =
+    progress.stagesOf(region).foreach(id => sc.cancelStage(id, s"region $region was cancelled"))
+
   // ---- what the application wants ----
 
   override protected def doRequestTotalExecutors(wanted: Map[ResourceProfile, Int]): Future[Boolean] = {
