@@ -120,9 +120,8 @@ def test_names_are_found_wherever_they_stand(pipeline: Pipeline) -> None:
 
 def narrow(folder: Path) -> None:
     """Take out what reads tables that are not there: Spark checks the whole graph in each run."""
-    definitions = folder / "project" / "definitions"
-    (definitions / "all.py").write_text(PYTHON.replace("JOIN raw.numbers b ON a.id = b.id", ""))
-    (definitions / "more" / "all.sql").write_text(SQL.partition("USE SCHEMA elsewhere")[0])
+    python = PYTHON.replace("JOIN raw.numbers b ON a.id = b.id", "")
+    project(folder / "project", {"all.py": python, "more/all.sql": SQL.partition("USE SCHEMA elsewhere")[0]})
 
 
 def test_what_spark_finds_wrong_with_the_graph_is_told_for_each_region(pipeline: Pipeline) -> None:
@@ -131,7 +130,8 @@ def test_what_spark_finds_wrong_with_the_graph_is_told_for_each_region(pipeline:
         pipeline.say(run=f"{DB}{name}", datasets=[f"{DB}{name}"])
     for name in ("good", "waits"):
         answer = pipeline.wait_for(region=f"{DB}{name}", state="failed")
-        assert "TABLE_OR_VIEW_NOT_FOUND" in answer["reason"]
+        assert f"{DB}picked: [TABLE_OR_VIEW_NOT_FOUND]" in answer["reason"]
+        assert "UnresolvedRelation" not in answer["reason"]
 
 
 def test_definitions_that_change_are_noticed(pipeline: Pipeline, folder: Path) -> None:

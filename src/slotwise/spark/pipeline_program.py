@@ -37,8 +37,10 @@ REGION = "spark.slotwise.region"
 _SERVICE = "org.apache.spark.sql.connect.service.SparkConnectService$"
 _CONTROL = "org.apache.spark.scheduler.cluster.slotwise.RegionControl$"
 _FLOW_EVENT = re.compile(r"Flow '?(?P<flow>\S+?)'? (?:is|has) (?P<state>[A-Z]+)")
+_UNRESOLVED = re.compile(r"Failed to resolve flow: '(?P<flow>[^']+)'\.\s*Error: (?P<error>.*)", re.DOTALL)
 # What follows these is for Spark's developers.
-_NOISE = ("\n\nJVM stacktrace:", "\n=== Streaming Query ===")
+_NOISE = ("\n\nJVM stacktrace:", "\n=== Streaming Query ===", ";\n'")
+_CLOSE_TIMEOUT_S = 10.0
 _LONGEST_REASON = 4000
 
 
@@ -160,9 +162,20 @@ class Project:
     def events(self, session: Any, graph_id: str, **options: Any) -> Iterator[str]:
         """Start the run, and give what Spark says of it until it has ended. Raises what made it fail."""
         selection = {"full_refresh": [], "full_refresh_all": False, "refresh": [], "dry": False, **options}
-        for result in self._cli.start_run(session, graph_id, storage=self.spec.storage, **selection):
-            if "pipeline_event_result" in result:
-                yield result["pipeline_event_result"].event.message
+        unresolved: list[str] = []
+        try:
+            for result in self._cli.start_run(session, graph_id, storage=self.spec.storage, **selection):
+                if "pipeline_event_result" in result:
+                    message = result["pipeline_event_result"].event.message
+                    found = _UNRESOLVED.match(message)
+                    if found is not None:
+                        unresolved.append(f"{found['flow']}: {_clean(found['error'])}")
+                    yield message
+        except Exception as error:
+            if unresolved:
+                # Spark's exception refers to what it has said before.
+                raise UnresolvedFlows("\n".join(unresolved)) from error
+            raise
 
     def cancel_tasks(self, region: str) -> None:
         """End the Spark jobs of a region."""
@@ -180,6 +193,10 @@ class Project:
                 reads = [read for flow in self.graph["flows"] if flow["target"] == name for read in flow["inputs"]]
                 pending += [read for read in reads if kinds.get(read) in ("temporary_view", "persisted_view")]
         return found or None
+
+
+class UnresolvedFlows(Exception):
+    """Queries of the project that Spark cannot make sense of; the text has one a line."""
 
 
 class Regions:
@@ -238,8 +255,11 @@ class Regions:
             self._cancelled.add(region)
             session = self._running[region]
         if session is not None:
-            # In this order: a run that is not stopped begins anew what was cancelled.
-            _close(session)
+            # Closing stops the run, but waits for its jobs; and a run that is not stopped begins anew what was cancelled.
+            closing = threading.Thread(target=_close, args=(session,), daemon=True)
+            closing.start()
+            self._project.cancel_tasks(region)
+            closing.join(_CLOSE_TIMEOUT_S)
             self._project.cancel_tasks(region)
             # Its thread may wait for ever for an answer in the session that is gone.
             self._end(region, session, "cancelled")
@@ -333,7 +353,7 @@ def reason_of(error: BaseException, root: Path) -> str:
     """What went wrong, for people: Spark's own words, or the place in the project's files and what Python says."""
     from pyspark.errors import PySparkException
 
-    if isinstance(error, PySparkException):
+    if isinstance(error, (PySparkException, UnresolvedFlows)):
         return _clean(str(error))
     text = "".join(traceback.format_exception_only(type(error), error)).strip()
     frames = traceback.extract_tb(error.__traceback__)
