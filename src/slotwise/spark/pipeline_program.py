@@ -255,7 +255,7 @@ class Regions:
             self._cancelled.add(region)
             session = self._running[region]
         if session is not None:
-            # Closing stops the run, but waits for its jobs; and a run that is not stopped begins anew what was cancelled.
+            # Closing stops the run, but waits for its jobs; a run that is not stopped begins anew what was cancelled.
             closing = threading.Thread(target=_close, args=(session,), daemon=True)
             closing.start()
             self._project.cancel_tasks(region)
