@@ -190,6 +190,19 @@ def test_a_region_can_be_cancelled(second: Pipeline, folder: Path) -> None:
     assert second.rows("waits") == {(0,), (1,), (2,)}
 
 
+def test_sparks_own_refresh_of_a_materialized_view_is_not_atomic(second: Pipeline, folder: Path) -> None:
+    # Fails when a version of Spark does better: then docs/decisions/0013-pipelines.md has to say so.
+    (folder / "project" / "release").unlink()
+    second.say(run=f"{DB}waits", datasets=[f"{DB}waits"])
+    second.worker.wait(
+        lambda: any(stage.region == f"{DB}waits" and stage.running for stage in second.worker.report.stages),
+        "tasks of the region",
+    )
+    assert not list((folder / "warehouse" / "waits").glob("*.parquet"))
+    (folder / "project" / "release").touch()
+    second.worker.wait(lambda: list((folder / "warehouse" / "waits").glob("*.parquet")), "the new rows")
+
+
 def test_it_stops_in_order(second: Pipeline) -> None:
     second.stop()
 

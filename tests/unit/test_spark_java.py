@@ -99,3 +99,10 @@ def test_a_compiler_error_is_told(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentProblem, match="not found: type NoSuchThing"):
         bridge_jar.compile_bridge(spark, find_java(spark_version=spark.version), tmp_path, tmp_path / "a.jar")
     assert not (tmp_path / "a.jar").exists()
+
+
+def test_the_sources_for_a_version_are_the_newest_that_are_not_newer() -> None:
+    versions = ("4.0.0", "4.2.1", "4.3.0", "4.4.0", "5.0.0")
+    assert [bridge_jar.version_folder(version) for version in versions] == ["spark-4.0"] * 2 + ["spark-4.3"] * 3
+    for folder in ("spark-4.0", "spark-4.3"):
+        assert (bridge_jar.source_folder() / folder).is_dir()
