@@ -191,7 +191,7 @@ def test_a_region_can_be_cancelled(second: Pipeline, folder: Path) -> None:
 
 
 def test_sparks_own_refresh_of_a_materialized_view_is_not_atomic(second: Pipeline, folder: Path) -> None:
-    # Fails when a version of Spark does better: then docs/decisions/0013-pipelines.md has to say so.
+    # Fails when a version of Spark does better: then docs/decisions/0015-pipelines.md has to say so.
     (folder / "project" / "release").unlink()
     second.say(run=f"{DB}waits", datasets=[f"{DB}waits"])
     second.worker.wait(

@@ -7,7 +7,7 @@ does what it is told. Each region is one run of Spark's own pipeline engine that
 in a session whose configuration names the region, which keeps its tasks on the region's executors.
 
 Commands and answers are JSON values, one a line, on standard input and output; what the project prints goes to standard
-error. See ``docs/decisions/0013-pipelines.md`` for their shapes.
+error. See ``docs/decisions/0015-pipelines.md`` for their shapes.
 
 Exit codes: 0 after ``stop`` or the end of the commands, 1 if there is no usable graph, 143 after SIGTERM.
 """
