@@ -37,7 +37,7 @@ from slotwise.model.ids import (
     WorkerId,
     job_master_address,
 )
-from slotwise.model.job import JobSpec, JobState
+from slotwise.model.job import ExecutorBounds, JobSpec, JobState
 from slotwise.protocol.codec import Mail
 from slotwise.protocol.effects import (
     ConnectionClosed,
@@ -56,6 +56,8 @@ from slotwise.protocol.messages import (
     JobAccepted,
     JobRefused,
     Message,
+    ScaleAccepted,
+    ScaleJob,
     SubmitJob,
     WorkerBlocked,
 )
@@ -311,9 +313,9 @@ class Master:
         """In place of any that there is. One that fails is the Dispatcher's business, with the job's record."""
         job, address = start.job, job_master_address(start.job)
         self._retire(address)
-        machine = JobMaster(
-            job, start.spec, self.options.job_master, start.token, self._ids, monotonic(), start.progress
-        )
+        config, now = self.options.job_master, monotonic()
+        progress, bounds, version = start.progress, start.bounds, start.bounds_version
+        machine = JobMaster(job, start.spec, config, start.token, self._ids, now, progress, bounds, version)
 
         def on_crash(name: str, error: BaseException) -> None:
             if self._actors.get(address) is actor:
@@ -387,6 +389,13 @@ class Master:
         if isinstance(answer, CancelAccepted):
             return answer.state
         raise ClusterError(answer.reason if isinstance(answer, JobRefused) else "the cancel was not understood")
+
+    async def scale(self, job: JobId, bounds: ExecutorBounds) -> ExecutorBounds:
+        """Change how many executors a job may have. Raises :class:`ClusterError` with the reason when it is refused."""
+        answer = await self.ask(ScaleJob(job, bounds))
+        if isinstance(answer, ScaleAccepted):
+            return answer.bounds
+        raise ClusterError(answer.reason if isinstance(answer, JobRefused) else "the change was not understood")
 
     async def block(self, worker: WorkerId, blocked: bool) -> None:
         """Block or unblock a worker. Raises :class:`ClusterError` for an unknown one."""

@@ -17,6 +17,7 @@ from slotwise.jobmaster.deployments import Deployments
 from slotwise.jobmaster.driver import DriverLife
 from slotwise.jobmaster.executors import Executors, report_events
 from slotwise.jobmaster.phases import Created, Finished, Phase, Reconciling, Restarting, strategy_limit
+from slotwise.jobmaster.rescaling import RescaleCause, Rescaling
 from slotwise.jobmaster.resource_link import ResourceLink
 from slotwise.jobmaster.restart import Restarts
 from slotwise.jobmaster.slot_pool import HeldSlot, SlotPool
@@ -33,7 +34,7 @@ from slotwise.model.ids import (
     WorkerId,
     job_master_address,
 )
-from slotwise.model.job import JobResult, JobSpec, JobState
+from slotwise.model.job import ExecutorBounds, JobResult, JobSpec, JobState
 from slotwise.model.process import DriverReport
 from slotwise.model.progress import JobProgress
 from slotwise.model.requirements import Counts
@@ -55,6 +56,8 @@ from slotwise.protocol.messages import (
     ProcessStatus,
     RegisterAgain,
     ResourceManagerHeartbeat,
+    ScaleJob,
+    ScaleTaken,
     Shortage,
     WorkerLost,
 )
@@ -73,7 +76,10 @@ class JobMaster:
         ids: IdSource,
         now: float,
         progress: JobProgress | None = None,
+        bounds: ExecutorBounds | None = None,
+        bounds_version: int = 0,
     ) -> None:
+        """``progress``: the record of an earlier leader. ``bounds``: those that were given after the submission."""
         self.job = job
         self.spec = spec
         self.config = config
@@ -95,6 +101,7 @@ class JobMaster:
             retry_s=config.registration_retry_s,
             retry_max_s=config.registration_retry_max_s,
         )
+        self.rescaling = Rescaling(job, bounds or spec.bounds, bounds_version, config.cool_down_s, self.timers)
         self.workers = WorkerLink(job, self.pool, self._out)
         self.deployments = Deployments(job, spec, config, self.pool, self.driver, self.workers, self._out, ids, now)
         self._status = StatusLink(job, self._out)
@@ -140,7 +147,7 @@ class JobMaster:
     def handle(self, stimulus: Envelope, now: float) -> Effects:
         """Take a message."""
         effects = Effects()
-        introduces = isinstance(stimulus.payload, OfferSlots | JobSlotsReport | CancelJob)
+        introduces = isinstance(stimulus.payload, OfferSlots | JobSlotsReport | CancelJob | ScaleJob)
         if self._out.admit(stimulus, effects, introduces=introduces):
             effects.shutdown = self._out.deposed(stimulus)
             if effects.shutdown is None:
@@ -177,6 +184,8 @@ class JobMaster:
                 self._on_offer(message, now, effects)
             case JobSlotsReport() as message:
                 self._on_report(message, now, effects)
+            case ScaleJob(_, bounds, version):
+                self._on_scale(bounds, version, now, effects)
             case CancelJob():
                 self.phase.cancel(now, effects)
             case JobStatusAcknowledged(_, seq):
@@ -242,9 +251,19 @@ class JobMaster:
 
     def _on_driver_report(self, report: DriverReport, effects: Effects) -> None:
         before = self.executors.report
+        wanted = self.executors.wanted(self.rescaling.most)
         if not self.executors.take(report):
             return
+        if before is not None and self.executors.wanted(self.rescaling.most) != wanted:
+            self.rescaling.because(RescaleCause.DYNAMIC_ALLOCATION)
         effects.events += report_events(self.job, before, report)
+
+    def _on_scale(self, bounds: ExecutorBounds, version: int, now: float, effects: Effects) -> None:
+        if self.rescaling.ask(bounds, version):
+            fields: dict[str, str | int | float | None] = {"least": bounds.least, "most": bounds.most}
+            effects.events.append(Event("bounds-changed", self.job, fields=fields))
+            self.advance(now, effects)
+        self._out.send(effects, DISPATCHER, ScaleTaken(self.job, self.rescaling.version))
 
     # ------------------------------------------------------------------------------------------- processes
 
@@ -332,12 +351,19 @@ class JobMaster:
 
     def run_executors(self, now: float, effects: Effects) -> None:
         """Declare, start and end what the driver wants."""
-        required = self.deployments.required()
+        self.rescaling.apply(now)
+        most = self.rescaling.most
+        required = self.deployments.required(most)
         if required is not None:
             self.require(required, now, effects)
-        self.deployments.stop_surplus(effects)
-        if not (self._adopting and self.executors.unaccounted()):
-            self.deployments.start_executors(now, effects)
+        again_at = self.deployments.stop_surplus(most, now, effects)
+        if again_at is not None:
+            self.timers.set_earlier("decommission", again_at)
+        if self._adopting and self.executors.unaccounted():
+            self.rescaling.take_over(self.executors.staying()[0])
+        else:
+            self.deployments.start_executors(most, now, effects)
+            effects.events += self.rescaling.observe(*self.executors.staying(), now)
         self.deployments.direct(effects)
 
     def _on_settled(self, now: float, effects: Effects) -> None:
@@ -368,7 +394,7 @@ class JobMaster:
 
     def over(self, now: float, effects: Effects) -> None:
         """Nothing is wanted any more; said until the Dispatcher has it."""
-        for key in ("surplus", "advance"):
+        for key in ("surplus", "advance", "cool-down", "decommission"):
             self.timers.clear(key)
         self.timers.set_once("retry", now + self.config.retry_s)
         self._resources.over(now, effects)
@@ -420,7 +446,7 @@ class JobMaster:
                     self._on_retry(now, effects)
                 case "heartbeat":
                     self._on_heartbeat(now, effects)
-                case "advance" | "surplus":
+                case "advance" | "surplus" | "cool-down" | "decommission":
                     self.advance(now, effects)
                 case _:
                     self.phase.on_timer(str(key), now, effects)

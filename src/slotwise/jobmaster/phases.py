@@ -109,7 +109,7 @@ class WaitingForResources(Phase):
     def advance(self, now: float, effects: Effects) -> None:
         """Start the driver: at once with all, after stabilisation with the minimum, never with less."""
         job = self._job
-        job.require(initial_requirements(job.spec), now, effects)
+        job.require(initial_requirements(job.spec, job.rescaling.bounds), now, effects)
         allowed = self._admission()
         if allowed is Admission.ALL:
             job.go(CreatingExecutionGraph(job), now, effects)
@@ -117,7 +117,7 @@ class WaitingForResources(Phase):
             job.timers.set_once("stabilise", now + job.config.stabilisation_s)
 
     def _admission(self) -> Admission:
-        return admission(self._job.spec, self._job.pool.slots.values())
+        return admission(self._job.spec, self._job.rescaling.bounds, self._job.pool.slots.values())
 
     def on_timer(self, key: str, now: float, effects: Effects) -> None:
         """Stabilised, or waited for too long."""
@@ -130,13 +130,13 @@ class WaitingForResources(Phase):
             "; ".join(shortage.detail for shortage in job.shortages)
             or "slots were given, but their workers did not offer them"
         )
-        least = f"the minimum of a driver and {job.spec.min_executors} executor(s)"
+        least = f"the minimum of a driver and {job.rescaling.bounds.least} executor(s)"
         reason = f"{least} was not there after {job.config.resource_wait_timeout_s:g} s: {why}"
         job.end(JobResult(JobState.FAILED, reason=reason), now, effects)
 
     def on_hopeless(self, reason: str, now: float, effects: Effects) -> None:
         """It matters only if what is missing is part of the minimum, and that is for the job to say (B: D-11)."""
-        if not minimum_possible(self._job.spec, self._job.shortages):
+        if not minimum_possible(self._job.spec, self._job.rescaling.bounds, self._job.shortages):
             self._job.end(JobResult(JobState.FAILED, reason=reason), now, effects)
 
 
@@ -248,6 +248,7 @@ class Restarting(Phase):
         deployments = self._job.deployments
         if deployments.end_all(effects) and now >= self._at:
             deployments.begin_again()
+            self._job.rescaling.start_again()
             self._job.go(WaitingForResources(self._job), now, effects)
 
     def driver_ended(self, status: ProcessStatus, now: float, effects: Effects) -> None:

@@ -127,9 +127,11 @@ class DriverDirectives(msgspec.Struct, frozen=True):
     """All that the JobMaster tells a driver's JVM: absolute, repeated until seen.
 
     ``launched``: every executor that was started for ``app_id`` and is not known to be gone, with its ticket. An
-    executor that is not in it may not register. ``lost``: executors of ``app_id`` that are gone."""
+    executor that is not in it may not register. ``lost``: executors of ``app_id`` that are gone. ``decommission``:
+    executors that are to get no more tasks, to move their blocks to others and to end."""
 
     version: int
     app_id: str
     launched: dict[str, str] = msgspec.field(default_factory=dict)
     lost: tuple[LostExecutor, ...] = ()
+    decommission: tuple[str, ...] = ()

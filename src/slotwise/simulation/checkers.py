@@ -29,6 +29,7 @@ from slotwise.protocol.messages import (
     OfferSlots,
     RegisterJobMaster,
     RegisterWorker,
+    ScaleJob,
     StopProcess,
     SubmitJob,
     WorkerReport,
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from slotwise.simulation.programs import SlotProcess
 
 # First words to a leader, which may leave its token open (messages' head).
-_INTRODUCTIONS = (RegisterWorker, RegisterJobMaster, BlockWorker, SubmitJob, CancelJob, JobStatus)
+_INTRODUCTIONS = (RegisterWorker, RegisterJobMaster, BlockWorker, SubmitJob, CancelJob, ScaleJob, JobStatus)
 _TO_JOB_MASTER = (OfferSlots, JobSlotsReport)
 # Messages by which a component knows that the other one lives.
 _SIGNS_OF_JOB_MASTER = (AcceptSlots, FreeSlots, Deploy, StopProcess, JobMasterHeartbeat)
@@ -351,10 +352,10 @@ class Checks:
                 found = True
             elif event.name == "job-state":
                 self._job_moves(actor, machine, str(event.fields.get("state")), found)
-        most = machine.spec.max_executors
+        most = machine.rescaling.most
         # One that takes over finds what there is first, and then ends what is too much.
         if most is not None and effects.send and machine.state in (JobState.DEPLOYING, JobState.RUNNING):
-            running = sum(1 for executor in machine.executors.live.values() if not executor.stopping)
+            running = machine.executors.staying()[0]
             if running > most:
                 text = f"{machine.job} runs {running} executors; it allows {most}"
                 raise Violation("executors-bounded", text, machine.job)

@@ -236,7 +236,7 @@ def _processes(cluster: Cluster, machine: JobMaster) -> Iterator[Violation]:
     for allocation in sorted(executors ^ known):
         yield Violation("what-runs-is-known", f"the executor in {allocation} of {job}", job, allocation)
     if machine.state is JobState.RUNNING and machine.executors.active:
-        for total in machine.executors.to_start(machine.spec.max_executors):
+        for total in machine.executors.to_start(machine.rescaling.most):
             slot = machine.pool.unused(total.size.profile)
             if slot is not None and slot.confirmed:
                 text = f"{job} wants {total.count} more executor(s) and leaves {slot.allocation} unused"

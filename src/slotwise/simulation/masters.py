@@ -99,9 +99,9 @@ class MasterProcess:
                 actor.alive = False
             return
         cluster = self._cluster
-        machine = JobMaster(
-            change.job, change.spec, cluster.scenario.jm, change.token, cluster.ids, self.now, change.progress
-        )
+        config, progress = cluster.scenario.jm, change.progress
+        given = (change.bounds, change.bounds_version)
+        machine = JobMaster(change.job, change.spec, config, change.token, cluster.ids, self.now, progress, *given)
         self._put(address, machine, change.token)
 
     def carry_out_worker(self, wish: StartWorker | StopWorker) -> None:
