@@ -152,6 +152,18 @@ _ALL = (
         "How long a job waits for more once its minimum is there.",
     ),
     Option(
+        "jobmanager.adaptive-scheduler.executing.cooldown-after-rescaling",
+        "30 s",
+        _D,
+        "After a job's number of executors has changed, none is taken away for so long; growing is never put off.",
+    ),
+    Option(
+        "executor.decommission-timeout",
+        "1 min",
+        _D,
+        "How long an executor that is taken away may move its shuffle and cached blocks to others.",
+    ),
+    Option(
         "restart-strategy.type",
         "exponential-delay",
         _parse_strategy,
@@ -330,6 +342,8 @@ class Configuration:
             stabilisation_s=self.get("jobmanager.adaptive-scheduler.resource-stabilization-timeout"),
             idle_slot_timeout_s=self.get("slot.idle.timeout"),
             restart=self.restart_strategy(),
+            cool_down_s=self.get("jobmanager.adaptive-scheduler.executing.cooldown-after-rescaling"),
+            decommission_timeout_s=self.get("executor.decommission-timeout"),
             driver_fence_s=self.get("heartbeat.timeout") + self.get("taskmanager.orphan-timeout") + _FENCE_MARGIN_S,
         )
 

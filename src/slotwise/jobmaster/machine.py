@@ -108,6 +108,8 @@ class JobMaster:
         self._restarts = Restarts(self.driver.progress.failures)
         # While the driver may live, what an earlier leader held is taken over as its workers show it.
         self._adopting = self.driver.unseen is not None
+        # Until then nobody knows how many executors that was.
+        self._inherits = self._adopting
         self._recovered = progress is not None
         # The worker of the driver that is out of sight has been heard, and not yet asked about it.
         self._ask = False
@@ -254,7 +256,9 @@ class JobMaster:
         wanted = self.executors.wanted(self.rescaling.most)
         if not self.executors.take(report):
             return
-        if before is not None and self.executors.wanted(self.rescaling.most) != wanted:
+        if before is not None and before.app_id != report.app_id:
+            self.rescaling.start_again(RescaleCause.INITIAL_SCHEDULE)
+        elif before is not None and self.executors.wanted(self.rescaling.most) != wanted:
             self.rescaling.because(RescaleCause.DYNAMIC_ALLOCATION)
         effects.events += report_events(self.job, before, report)
 
@@ -302,7 +306,7 @@ class JobMaster:
         if delay_s is None:
             self.end(strategy_limit(result, strategy, self.driver.progress.restart_count), now, effects)
             return
-        self._adopting = False
+        self._adopting = self._inherits = False
         self.driver.restart(result.reason, self._restarts.failures, effects)
         self.go(Restarting(self, now + delay_s), now, effects, reason=result.reason)
 
@@ -359,11 +363,14 @@ class JobMaster:
         again_at = self.deployments.stop_surplus(most, now, effects)
         if again_at is not None:
             self.timers.set_earlier("decommission", again_at)
-        if self._adopting and self.executors.unaccounted():
-            self.rescaling.take_over(self.executors.staying()[0])
-        else:
+        if not (self._adopting and self.executors.unaccounted()):
+            if self._inherits and self.executors.report is not None:
+                self._inherits = False
+                self.rescaling.take_over(self.executors.staying()[0])
             self.deployments.start_executors(most, now, effects)
-            effects.events += self.rescaling.observe(*self.executors.staying(), now)
+            if self.executors.active:
+                # The end of an application is no rescale.
+                effects.events += self.rescaling.observe(*self.executors.staying(), now)
         self.deployments.direct(effects)
 
     def _on_settled(self, now: float, effects: Effects) -> None:

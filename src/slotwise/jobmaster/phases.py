@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from slotwise.jobmaster.admission import Admission, admission, initial_requirements, minimum_possible
+from slotwise.jobmaster.rescaling import RescaleCause
 from slotwise.model.job import JobResult, JobState
 from slotwise.model.restart import RestartStrategy
 from slotwise.protocol.effects import Effects, Event
@@ -248,7 +249,7 @@ class Restarting(Phase):
         deployments = self._job.deployments
         if deployments.end_all(effects) and now >= self._at:
             deployments.begin_again()
-            self._job.rescaling.start_again()
+            self._job.rescaling.start_again(RescaleCause.RECOVERABLE_FAILOVER)
             self._job.go(WaitingForResources(self._job), now, effects)
 
     def driver_ended(self, status: ProcessStatus, now: float, effects: Effects) -> None:

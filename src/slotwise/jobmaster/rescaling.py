@@ -72,9 +72,9 @@ class Rescaling:
         """Something has happened that may change the number of executors."""
         self._cause = self._cause or cause
 
-    def start_again(self) -> None:
-        """The driver is gone, and its executors with it."""
-        self._parallelism, self._open, self._cause = 0, None, RescaleCause.RECOVERABLE_FAILOVER
+    def start_again(self, cause: RescaleCause) -> None:
+        """The application is over, and its executors with it; another one follows."""
+        self._parallelism, self._open, self._cause = 0, None, cause
 
     def take_over(self, running: int) -> None:
         """An earlier leader has brought the job where it is."""

@@ -363,12 +363,12 @@ class Checks:
     def _job_moves(self, actor: Actor, machine: JobMaster, state: str, found: bool) -> None:
         """``found``: its driver was started by an earlier leader."""
         if state == JobState.DEPLOYING.value and not found:
-            spec = machine.spec
+            spec, least = machine.spec, machine.rescaling.bounds.least
             held = [slot.profile for slot in machine.pool.slots.values()]
             driver = held.count(spec.driver.profile)
             executors = held.count(spec.executor.profile) - (spec.driver.profile == spec.executor.profile)
-            if not driver or executors < spec.min_executors:
-                text = f"{machine.job} starts its driver with {executors} executor slot(s) of {spec.min_executors}"
+            if not driver or executors < least:
+                text = f"{machine.job} starts its driver with {executors} executor slot(s) of {least}"
                 raise Violation("never-below-minimum", text, machine.job)
         elif state == JobState.RESTARTING.value and not self._cluster.disturbed():
             if not self._cluster.store.accepts(machine.job, actor.token, actor.owner.token):

@@ -261,6 +261,9 @@ def driver_conf(process: DriverProcess, slot: SlotContext) -> dict[str, str]:
         # Spark's default of 30 s is what an idle executor would otherwise take to leave.
         "spark.storage.decommission.replicationReattemptInterval": "1s",
         "spark.executor.decommission.forceKillTimeout": "60s",
+        # After growing, all earlier shuffle output is on few executors: with Spark's preference for them every reduce
+        # task would wait 3 s before it used a new one.
+        "spark.shuffle.reduceLocality.enabled": "false",
         "spark.dynamicAllocation.shuffleTracking.enabled": "true",
     }
     if "spark.driver.host" in spec.conf:
@@ -312,8 +315,8 @@ def _size_settings(spec: JobSpec) -> dict[str, str]:
         settings["spark.dynamicAllocation.enabled"] = "true"
         settings["spark.dynamicAllocation.minExecutors"] = str(spec.min_executors)
         settings["spark.dynamicAllocation.initialExecutors"] = str(spec.initial_executors)
-        if spec.max_executors is not None:
-            settings["spark.dynamicAllocation.maxExecutors"] = str(spec.max_executors)
+        # The upper bound is the JobMaster's: it can change while the job runs, which Spark's own cannot.
+        settings.pop("spark.dynamicAllocation.maxExecutors", None)
     else:
         settings["spark.executor.instances"] = str(spec.initial_executors)
     return settings

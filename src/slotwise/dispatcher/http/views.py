@@ -94,6 +94,8 @@ def job_details(record: JobRecord, master: JobMaster | None, times: JobTimes) ->
         "last-modification": int(last * 1000),
         "jobType": "BATCH",
         "released": record.released,
+        "min-executors": record.bounds.least,
+        "max-executors": record.bounds.most,
         "program": record.spec.program,
         "exit-code": record.result.exit_code if record.result is not None else None,
         "reason": record.result.reason if record.result is not None else "",

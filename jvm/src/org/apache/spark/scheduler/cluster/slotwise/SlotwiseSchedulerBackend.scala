@@ -46,6 +46,7 @@ private[spark] class SlotwiseSchedulerBackend(scheduler: TaskSchedulerImpl, sc: 
   @volatile private var directivesSeen = 0L
   @volatile private var launched = Map.empty[String, String]
   private val handledLosses = mutable.HashSet.empty[String]
+  private val decommissioned = mutable.HashSet.empty[String]
 
   private val link = new BridgeLink(address, appId, () => currentReport(), applyDirectives)
   private val progress = new ProgressListener(link, stageSubmitted)
@@ -148,11 +149,19 @@ private[spark] class SlotwiseSchedulerBackend(scheduler: TaskSchedulerImpl, sc: 
             lost.path("reason").asText()))
         }
       }
+      node.path("decommission").elements().asScala.map(_.asText()).foreach(decommission)
       directivesSeen = version
       driverEndpoint.send(LookAtWaiting)
       link.changed()
     }
   }
+
+  /** No more tasks for this executor; it moves its blocks to the others and ends by itself. */
+  private def decommission(id: String): Unit =
+    if (decommissioned.add(id)) {
+      decommissionExecutor(
+        id, ExecutorDecommissionInfo("the job is scaled down"), adjustTargetNumExecutors = false)
+    }
 
   // ---- who may register, and what a broken connection means ----
 
