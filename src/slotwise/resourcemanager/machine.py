@@ -319,7 +319,7 @@ class ResourceManager:
         if envelope.sender_token > job.declared_by:
             # A new leader of the job counts its versions afresh. It was heard of before: it has registered.
             job.declared_by = envelope.sender_token
-            self.slots.ledger.suspend(message.job)
+            self.slots.ledger.renew(message.job)
         if self.slots.ledger.declare(message.job, message.version, counts):
             effects.events.append(
                 Event(

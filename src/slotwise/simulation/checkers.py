@@ -37,6 +37,7 @@ from slotwise.protocol.messages import (
 from slotwise.resourcemanager.machine import ResourceManager
 from slotwise.simulation.engine import Actor
 from slotwise.simulation.fingerprint import fingerprint
+from slotwise.simulation.orders import Orders
 from slotwise.simulation.story import Violation
 from slotwise.taskexecutor.machine import TaskExecutor
 from slotwise.taskexecutor.slot_table import SlotState
@@ -44,7 +45,8 @@ from slotwise.taskexecutor.slot_table import SlotState
 if TYPE_CHECKING:
     from slotwise.simulation.cluster import Cluster
     from slotwise.simulation.hosts import Host
-    from slotwise.simulation.programs import SlotProcess
+    from slotwise.simulation.orders import Orders
+from slotwise.simulation.programs import SlotProcess
 
 # First words to a leader, which may leave its token open (messages' head).
 _INTRODUCTIONS = (RegisterWorker, RegisterJobMaster, BlockWorker, SubmitJob, CancelJob, ScaleJob, JobStatus)
@@ -65,6 +67,7 @@ class Checks:
         self._executors: dict[tuple[JobId, str], AllocationId] = {}
         self._queues: dict[Actor, dict[JobId, int]] = {}
         self._heard: dict[tuple[Actor, Address], float] = {}
+        self._orders = Orders()
         self._places = 0
         self._rm_steps = 0
 
@@ -100,6 +103,7 @@ class Checks:
             if stimulus.payload.address == actor.address and newer and effects.shutdown is None:
                 text = f"{actor.name} was told of leader {stimulus.payload.current} and goes on"
                 raise Violation("deposed-leader-ends", text, actor.address)
+        self._orders.after_step(actor, stimulus, effects, stale=before is not None)
         if isinstance(machine, TaskExecutor):
             machine.check_invariants()
             self._task_executor(actor, machine, stimulus, effects, before)
@@ -161,6 +165,7 @@ class Checks:
 
     def process_starts(self, process: SlotProcess) -> None:
         """A host is about to start a process in a slot."""
+        self._orders.process_starts(process)
         host, spec = process.host, process.spec
         owner = self._slots.get(process.allocation)
         if owner is None or owner != (process.job, host.name):

@@ -216,7 +216,7 @@ class Client:
         match message:
             case ScaleAccepted(_, bounds):
                 self.bounds.append(bounds)
-            case JobRefused() if self.plan.scales and self.job is not None and not self.cancel_wanted:
+            case JobRefused(reason) if self.job is not None and not reason.startswith("there is no job"):
                 # Bounds that it cannot have, or of a job that is over.
                 pass
             case JobAccepted(job):

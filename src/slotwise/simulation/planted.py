@@ -22,6 +22,8 @@ _RESOURCES = "slotwise.jobmaster.resource_link"
 _DRIVER = "slotwise.jobmaster.driver"
 _DEPLOYMENTS = "slotwise.jobmaster.deployments"
 _EXECUTORS = "slotwise.jobmaster.executors"
+_PHASES = "slotwise.jobmaster.phases"
+_RESCALING = "slotwise.jobmaster.rescaling"
 _STATUS = "slotwise.jobmaster.status_link"
 _OUTBOX = "slotwise.protocol.outbox"
 
@@ -65,7 +67,7 @@ _BUGS = (
     PlantedBug(
         "versions-not-counted-afresh",
         _RM,
-        "            self.slots.ledger.suspend(message.job)\n        if self.slots",
+        "            self.slots.ledger.renew(message.job)\n        if self.slots",
         "        if self.slots",
         "the declarations of a job's new leader count as older than those of the one before",
     ),
@@ -310,7 +312,7 @@ _BUGS = (
     PlantedBug(
         "directives-not-repeated",
         _JM,
-        "        self._deployments.direct(effects, again=True)\n",
+        "        self.deployments.direct(effects, again=True)\n",
         "",
         "the driver is told once which executors may join it",
     ),
@@ -345,11 +347,9 @@ _BUGS = (
     ),
     PlantedBug(
         "driver-without-fence",
-        _JM,
-        '            self._timers.set("fence", now + self.config.driver_fence_s)\n'
-        "            self._move(JobState.RECONCILING",
-        '            self.driver.unseen.until = now\n            self._timers.set("fence", now)\n'
-        "            self._move(JobState.RECONCILING",
+        _PHASES,
+        '        assert unseen is not None\n        self._job.timers.set("fence", unseen.until)',
+        '        assert unseen is not None\n        unseen.until = now\n        self._job.timers.set("fence", now)',
         "another driver begins while the first may still live out of sight",
     ),
     PlantedBug(
@@ -383,14 +383,14 @@ _BUGS = (
     PlantedBug(
         "executors-above-maximum",
         _DEPLOYMENTS,
-        "*self.executors.above(self._spec.max_executors)]",
-        "]",
+        "        for executor in self.executors.above(most):",
+        "        for executor in ():",
         "executors that are found again add to those that took their places",
     ),
     PlantedBug(
         "driver-alone",
         "slotwise.jobmaster.admission",
-        "    if executors < spec.min_executors:",
+        "    if executors < bounds.least:",
         "    if executors < 0:",
         "a driver is started without the minimum of executor slots",
     ),
@@ -403,7 +403,42 @@ _BUGS = (
         "            default=None)",
         "the timer for surplus slots comes up for ever when the wrong one is looked at",
     ),
+    PlantedBug(
+        "old-bounds-win",
+        _RESCALING,
+        "if version <= self.version:",
+        "if version < 0:",
+        "bounds that were overtaken by newer ones count",
+    ),
+    PlantedBug(
+        "cool-down-never-ends",
+        _RESCALING,
+        "            self._timers.set(_TIMER, self._cool_until)\n",
+        "",
+        "executors that are to go after the cool-down stay",
+    ),
+    PlantedBug(
+        "decommission-without-end",
+        _DEPLOYMENTS,
+        "(executor.leave_by <= now or not self.executors.active)",
+        "not self.executors.active",
+        "an executor that cannot move its blocks is waited for without end",
+    ),
     # ------------------------------------------------------------------------------------------- Dispatcher
+    PlantedBug(
+        "bounds-not-repeated",
+        _DISPATCHER,
+        '        self._timers.set(("scale", record.job), now + self.config.retry_s)\n',
+        "",
+        "new bounds are sent to the JobMaster once",
+    ),
+    PlantedBug(
+        "bounds-not-recovered",
+        _DISPATCHER,
+        "            record.given_bounds, record.bounds_version = known.bounds, known.bounds_version\n",
+        "",
+        "a new Dispatcher forgets acknowledged bounds",
+    ),
     PlantedBug(
         "key-forgotten",
         _DISPATCHER,
