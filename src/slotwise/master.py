@@ -101,6 +101,7 @@ class Master:
         self.logs = LogStore(options.directory / "jobs")
         self.job_masters: dict[JobId, JobMaster] = {}
         self.crashed: asyncio.Future[str] | None = None
+        self.only_job: JobId | None = None
         """Why the master must end: a component failed, or it leads no more."""
         self._election = election or EmbeddedLeaderElection(options.directory, self._has_jobs)
         self._ids = RandomIds()
@@ -357,6 +358,10 @@ class Master:
                 if actor is not None:
                     actor.post(ConnectionClosed(worker))
 
+    def end_workers(self, reason: str) -> None:
+        """Have all workers end in order, also those that came by themselves: this cluster is over."""
+        self._carry_out(self.resource_manager.end_workers(reason))
+
     def worker_exited(self, exited: WorkerExited) -> None:
         """The provisioner has seen a worker's end."""
         self._actors[RESOURCE_MANAGER].post(exited)
@@ -378,6 +383,8 @@ class Master:
 
     async def submit(self, spec: JobSpec, key: str | None = None) -> JobId:
         """Submit a job. Raises :class:`ClusterError` with the reason when it is refused."""
+        if self.only_job is not None:
+            raise ClusterError(f"this master was started for one job, {self.only_job}; it takes no other")
         answer = await self.ask(SubmitJob(key or self._ids.new_id("key"), spec))
         if isinstance(answer, JobAccepted):
             return answer.job

@@ -6,8 +6,10 @@ import itertools
 
 import pytest
 
+from slotwise.cli.single_job import reactive
 from slotwise.jobmaster.config import JobMasterConfig
 from slotwise.jobmaster.rescaling import RescaleCause, Rescaling
+from slotwise.model.errors import UsageError
 from slotwise.model.ids import JobId
 from slotwise.model.job import ExecutorBounds, JobState
 from slotwise.model.process import ExecutorTotal
@@ -220,6 +222,34 @@ def test_dynamic_allocation_is_bounded_anew() -> None:
     assert world.jm(job).pool.required[EXECUTOR.profile] == 3
     causes = [cause for cause, _, _ in history(world, job)]
     assert causes == ["INITIAL_SCHEDULE", "DYNAMIC_ALLOCATION", "UPDATE_REQUIREMENT"]
+
+
+def test_a_05_a_reactive_job_uses_all_slots_that_there_are_at_once() -> None:
+    world = World(jm_config=JobMasterConfig())
+    world.add_worker(ResourceProfile(4000, 10 * GIB))
+    job = world.submit(reactive(spec(program=LONG, initial_executors=2)))
+    until_running(world, job, 3)
+    for count, lost in ((3, None), (7, None), (3, 1), (3, None)):
+        if lost is None and count > 3:
+            world.add_worker(ResourceProfile(4000, 10 * GIB))
+            joined = world.now
+            world.run_until(lambda count=count: len(executors(world)) == count, 5)  # type: ignore[misc]
+            assert world.now - joined < 1.0
+        elif lost is not None:
+            world.kill_worker(world.workers()[lost])
+        world.run(5)
+        assert len(executors(world)) == count
+        assert world.state(job) is JobState.RUNNING
+        assert world.jm(job).shortages == ()
+    assert world.jm(job).driver_starts == 1
+    assert [event.name for event in world.named("shortage")] == []
+
+
+def test_a_05_a_reactive_job_cannot_be_bounded() -> None:
+    with pytest.raises(UsageError, match="dynamic allocation"):
+        reactive(spec(dynamic_allocation=True))
+    with pytest.raises(UsageError, match="max-executors"):
+        reactive(spec(max_executors=4))
 
 
 def test_a_03_stale_timers_of_the_cool_down_do_nothing() -> None:

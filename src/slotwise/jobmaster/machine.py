@@ -34,7 +34,7 @@ from slotwise.model.ids import (
     WorkerId,
     job_master_address,
 )
-from slotwise.model.job import ExecutorBounds, JobResult, JobSpec, JobState
+from slotwise.model.job import UNLIMITED_EXECUTORS, ExecutorBounds, JobResult, JobSpec, JobState
 from slotwise.model.process import DriverReport
 from slotwise.model.progress import JobProgress
 from slotwise.model.requirements import Counts
@@ -196,6 +196,9 @@ class JobMaster:
                 pass
 
     def _on_shortage(self, missing: tuple[Shortage, ...], now: float, effects: Effects) -> None:
+        if self.rescaling.bounds.most == UNLIMITED_EXECUTORS and self.state is not JobState.WAITING_FOR_RESOURCES:
+            # It takes what there is, and lacks nothing.
+            missing = ()
         if missing != self.shortages:
             for shortage in missing:
                 size = shortage.profile or "default slot"

@@ -42,6 +42,10 @@ class ExecutorSize(msgspec.Struct, frozen=True):
         return ResourceProfile(self.cores * 1000, memory, self.extended)
 
 
+UNLIMITED_EXECUTORS = 100_000
+"""The upper bound of a job that takes every slot there is: more than any cluster has."""
+
+
 class ExecutorBounds(msgspec.Struct, frozen=True):
     """How many executors a job may have: ``least`` of them before its driver starts, never more than ``most`` (None:
     as many as Spark's dynamic allocation asks for). Without dynamic allocation ``most`` is how many it wants, of each

@@ -424,6 +424,13 @@ class ResourceManager:
         known = self.jobs.get(job)
         return known.address if known is not None else None
 
+    def end_workers(self, reason: str) -> Effects:
+        """The cluster is over: every worker is to end."""
+        effects = Effects()
+        for worker in self.slots.workers:
+            self._out.send(effects, worker_address(worker), ShutdownWorker(reason))
+        return effects
+
     # ------------------------------------------------------------------------------------------- questions
 
     def shortages(self, job: JobId) -> list[Shortage]:
