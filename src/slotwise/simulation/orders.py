@@ -29,6 +29,7 @@ class Orders:
         self._made: dict[Actor, set[AllocationId]] = {}
         self._there: dict[Actor, frozenset[AllocationId]] = {}
         self._seqs: dict[tuple[Actor, WorkerId], tuple[object, int]] = {}
+        self._bounds: dict[Actor, int] = {}
         self._declared: dict[tuple[Actor, JobId], tuple[int, int, Counts]] = {}
 
     def process_starts(self, process: SlotProcess) -> None:
@@ -49,6 +50,10 @@ class Orders:
                 self._last_declaration(actor, machine, stimulus, effects)
         elif isinstance(machine, JobMaster):
             self._reports_in_order(actor, machine.workers.report_seqs())
+            if machine.rescaling.version < self._bounds.get(actor, 0):
+                text = f"{actor.name} goes back to bounds of version {machine.rescaling.version}"
+                raise Violation("last-bounds-count", text, machine.job)
+            self._bounds[actor] = machine.rescaling.version
 
     def _slots_once(self, actor: Actor, machine: TaskExecutor, stimulus: object) -> None:
         before = self._there.get(actor, frozenset())
