@@ -180,6 +180,7 @@ def planted(options: argparse.Namespace) -> int:
     names = options.names or list(PLANTED)
     if not options.names and not options.list:
         names = [name for name in names if not PLANTED[name].unseen]
+    if options.list:
         for name in names:
             print(f"{name:<32} {PLANTED[name].module.removeprefix('slotwise.')}: {PLANTED[name].means}")
             if PLANTED[name].unseen:
