@@ -67,7 +67,7 @@ class Checks:
         self._executors: dict[tuple[JobId, str], AllocationId] = {}
         self._queues: dict[Actor, dict[JobId, int]] = {}
         self._heard: dict[tuple[Actor, Address], float] = {}
-        self._orders = Orders()
+        self.orders = Orders()
         self._places = 0
         self._rm_steps = 0
 
@@ -103,7 +103,7 @@ class Checks:
             if stimulus.payload.address == actor.address and newer and effects.shutdown is None:
                 text = f"{actor.name} was told of leader {stimulus.payload.current} and goes on"
                 raise Violation("deposed-leader-ends", text, actor.address)
-        self._orders.after_step(actor, stimulus, effects, stale=before is not None)
+        self.orders.after_step(actor, stimulus, effects, stale=before is not None)
         if isinstance(machine, TaskExecutor):
             machine.check_invariants()
             self._task_executor(actor, machine, stimulus, effects, before)
@@ -165,7 +165,7 @@ class Checks:
 
     def process_starts(self, process: SlotProcess) -> None:
         """A host is about to start a process in a slot."""
-        self._orders.process_starts(process)
+        self.orders.process_starts(process)
         host, spec = process.host, process.spec
         owner = self._slots.get(process.allocation)
         if owner is None or owner != (process.job, host.name):

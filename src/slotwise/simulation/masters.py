@@ -76,6 +76,7 @@ class MasterProcess:
         recovered = list(cluster.store.jobs.values())
         cluster.store.dispatcher = token
         machine = Dispatcher(DispatcherConfig(), token, cluster.ids, self.now, recovered)
+        cluster.checks.orders.recovered(machine, recovered)
         self._put(DISPATCHER, machine, token)
 
     def _put(self, address: Address, machine: Machine, token: LeaderToken) -> None:

@@ -5,13 +5,23 @@ them in the end."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from slotwise.dispatcher.machine import Dispatcher
 from slotwise.jobmaster.machine import JobMaster
 from slotwise.model.ids import AllocationId, JobId, WorkerId
+from slotwise.model.progress import RecoveredJob
 from slotwise.model.requirements import Counts, counts_of
 from slotwise.protocol.effects import Effects
-from slotwise.protocol.messages import AllocateSlots, DeclarationRefused, DeclareRequirements, Envelope, Fenced
+from slotwise.protocol.messages import (
+    AllocateSlots,
+    DeclarationRefused,
+    DeclareRequirements,
+    Envelope,
+    Fenced,
+    WorkerReport,
+)
 from slotwise.resourcemanager.machine import ResourceManager
 from slotwise.simulation.story import Violation
 from slotwise.taskexecutor.machine import TaskExecutor
@@ -29,6 +39,8 @@ class Orders:
         self._made: dict[Actor, set[AllocationId]] = {}
         self._there: dict[Actor, frozenset[AllocationId]] = {}
         self._seqs: dict[tuple[Actor, WorkerId], tuple[object, int]] = {}
+        self._pending: dict[Actor, frozenset[AllocationId]] = {}
+        self._shown: dict[Actor, frozenset[AllocationId]] = {}
         self._bounds: dict[Actor, int] = {}
         self._declared: dict[tuple[Actor, JobId], tuple[int, int, Counts]] = {}
 
@@ -45,6 +57,7 @@ class Orders:
         if isinstance(machine, TaskExecutor):
             self._slots_once(actor, machine, stimulus)
         elif isinstance(machine, ResourceManager):
+            self._pending_stays(actor, machine, stimulus)
             self._reports_in_order(actor, {one.worker: (one, one.report_seq) for one in machine.slots.workers.values()})
             if isinstance(stimulus, Envelope) and not stale:
                 self._last_declaration(actor, machine, stimulus, effects)
@@ -68,6 +81,29 @@ class Orders:
                 raise Violation("registered-first", text, allocation)
         made |= now
         self._there[actor] = now
+
+    def _pending_stays(self, actor: Actor, machine: ResourceManager, stimulus: object) -> None:
+        """A report that does not show an allocation may have been sent before that came (B: SM-09, ML-06)."""
+        before = self._pending.get(actor, frozenset())
+        now = frozenset(allocation for _, allocation in machine.slots.unconfirmed.oldest_first())
+        if isinstance(stimulus, Envelope) and isinstance(stimulus.payload, WorkerReport):
+            shown = {slot.allocation for slot in stimulus.payload.report.slots}
+            gone = before - now - shown
+            # A slot that the view lacked may take the room of one that was asked for.
+            if gone and shown <= self._shown.get(actor, frozenset()):
+                text = f"{actor.name} gives up {sorted(gone)}, which a report does not show yet"
+                raise Violation("pending-stays", text, *sorted(gone))
+        self._pending[actor] = now
+        slots = [slot for worker in machine.slots.workers.values() for slot in worker.slots]
+        self._shown[actor] = frozenset(slots)
+
+    @staticmethod
+    def recovered(dispatcher: Dispatcher, jobs: Iterable[RecoveredJob]) -> None:
+        """A new Dispatcher knows what was acknowledged (B: F-06)."""
+        for known in jobs:
+            record = dispatcher.jobs.get(known.job)
+            if record is None or record.cancelling != known.cancelled or record.result != known.result:
+                raise Violation("acknowledged-job-known", f"a new Dispatcher has {record} of {known}", known.job)
 
     def _reports_in_order(self, actor: Actor, seqs: dict[WorkerId, tuple[object, int]]) -> None:
         for worker, (view, seq) in seqs.items():
