@@ -1,0 +1,305 @@
+"""The cache of loaded classes that Spark's JVMs start from: where it lies, what it is valid for, when it is used.
+
+One file serves drivers and executors: an AOT cache from Java 24 on, a dynamic class-data archive before. Its folder is
+named by a hash of all that it depends on (Java, jars, flags), so that whatever changes leads to another folder and
+nothing is ever overwritten. Who makes it is :mod:`slotwise.spark.jvm_cache_builder`.
+
+A cache is a gain and never a condition: whatever is wrong with it, JVMs start without it, and say nothing of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import platform
+import shutil
+import stat
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import platformdirs
+
+from slotwise.spark.home import SparkHome
+from slotwise.spark.java import Java
+from slotwise.spark.jvm_flags import FIRST_AOT_MAJOR, use_flags
+from slotwise.spark.launch import module_options
+
+MANIFEST = "manifest.json"
+LOCK_FILE = "lock"
+BUILDING_PREFIX = ".building-"
+KEPT_ENTRIES = 4
+"""Caches that are kept; the one that was used longest ago goes first."""
+
+_FORMAT = 1
+_UNUSED_S = 30 * 86400.0
+_RETRY_AFTER_S = 86400.0
+_HERE = Path(__file__).resolve().parent
+_TRAINING = ("jvm_flags.py", "jvm_training.py", "jvm_training_program.py")
+_CHUNK_BYTES = 1 << 20
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """What is said of a finished cache, beside it. ``sha256`` and ``size_bytes`` are of the file ``file``; ``build_s``
+    is how long it took to make."""
+
+    file: str
+    size_bytes: int
+    sha256: str
+    java: str
+    spark: str
+    made_unix_s: float
+    build_s: float
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """Why the last attempt to make a cache gave none."""
+
+    reason: str
+    unix_s: float
+
+
+@dataclass(frozen=True)
+class Status:
+    """The state of this machine's cache, for people. ``state``: ready, missing, failed, damaged or unusable (the
+    folder cannot be used, ``reason`` says why)."""
+
+    state: str
+    folder: Path
+    reason: str = ""
+    manifest: Manifest | None = None
+
+
+def default_root() -> Path:
+    """Where caches are kept unless configured otherwise: in the user's cache folder."""
+    return Path(platformdirs.user_cache_dir("slotwise")) / "jvm"
+
+
+def supported(java: Java) -> str:
+    """Empty where this Java can have a cache, else the reason why not."""
+    release = _release(java)
+    variant = next((line for line in release.splitlines() if line.startswith("JVM_VARIANT=")), "")
+    if variant and "hotspot" not in variant.lower():
+        name = variant.partition("=")[2].strip('"')
+        return f"Java at {java.path} is not HotSpot ({name})"
+    library = _library(java)
+    if library is None:
+        return f"there is no HotSpot library beside {java.path}"
+    if java.major < FIRST_AOT_MAJOR and not (library.parent / "classes.jsa").is_file():
+        return f"Java at {java.path} has no class-data archive of its own; make it once: {java.path} -Xshare:dump"
+    return ""
+
+
+def cache_key(java: Java, spark: SparkHome, bridge_jar: Path) -> str:
+    """24 hexadecimal digits that change with Java, the jars, the flags and the way in which caches are made.
+
+    Jars count by path, size and time of change, as they do for the JVM itself. Raises OSError where they cannot be
+    read.
+    """
+    digest = hashlib.sha256()
+    words = [str(_FORMAT), platform.machine(), str(java.path), _release(java), *module_options(java.major)]
+    jars = sorted(path for path in spark.jars.iterdir() if path.suffix.lower() == ".jar")
+    for path in (_library(java), bridge_jar, *jars):
+        if path is not None:
+            status = path.stat()
+            words.append(f"{path}:{status.st_size}:{status.st_mtime_ns}")
+    words += [hashlib.sha256((_HERE / name).read_bytes()).hexdigest() for name in _TRAINING]
+    for word in words:
+        digest.update(word.encode() + b"\0")
+    return digest.hexdigest()[:24]
+
+
+class JvmCache:
+    """The cache for one Java, Spark and bridge below ``root``. Used from one thread at a time."""
+
+    def __init__(self, root: Path, java: Java, spark: SparkHome, bridge_jar: Path) -> None:
+        self.root = root
+        self.java = java
+        self.spark = spark
+        self.bridge_jar = bridge_jar
+        self.folder = root / cache_key(java, spark, bridge_jar)
+        self._checked: tuple[int, int, int] | None = None
+
+    def flags(self) -> tuple[str, ...]:
+        """The options that make a JVM start from this cache; none where there is no sound one.
+
+        The file's hash is compared once in this object's life, and again whenever the file has changed.
+        """
+        try:
+            path = self._sound()
+        except (OSError, ValueError, msgspec.DecodeError):
+            return ()
+        return () if path is None else use_flags(self.java, path)
+
+    def touch(self) -> None:
+        """Note that the cache is in use, so that it outlives others."""
+        with contextlib.suppress(OSError):
+            os.utime(self.folder / MANIFEST)
+
+    def status(self) -> Status:
+        """What there is. Reads the whole file, some tenths of a second."""
+        if reason := supported(self.java) or unusable(self.root):
+            return Status("unusable", self.folder, reason)
+        try:
+            manifest = self._manifest()
+            self._checked = None
+            if self._sound() is not None:
+                return Status("ready", self.folder, manifest=manifest)
+            return Status("damaged", self.folder, "the file is not what was made", manifest)
+        except FileNotFoundError:
+            failure = self.failure()
+            if failure is not None:
+                return Status("failed", self.folder, failure.reason)
+            return Status("missing", self.folder)
+        except (OSError, ValueError, msgspec.DecodeError) as error:
+            return Status("damaged", self.folder, str(error))
+
+    def wanted(self) -> bool:
+        """Whether one should be made now: there is none, it is possible, and no attempt failed within a day."""
+        if supported(self.java) or unusable(self.root) or self.flags():
+            return False
+        failure = self.failure()
+        return failure is None or not 0 <= time.time() - failure.unix_s < _RETRY_AFTER_S
+
+    def failure(self) -> Failure | None:
+        """The noted failure of the last attempt."""
+        try:
+            return msgspec.json.decode(self._failure_file.read_bytes(), type=Failure)
+        except (OSError, msgspec.DecodeError):
+            return None
+
+    def note_failure(self, reason: str) -> None:
+        """Keep others from trying the same again for a day."""
+        with contextlib.suppress(OSError):
+            _write(self._failure_file, msgspec.json.encode(Failure(reason, time.time())))
+
+    def publish(self, built: Path, file: str, build_s: float) -> Manifest:
+        """Make the folder ``built``, on the same file system, with the cache ``file`` in it, this cache's own.
+
+        It appears at once and whole. Whoever still runs from a damaged predecessor keeps that. Raises OSError.
+        """
+        path = built / file
+        path.chmod(0o600)
+        manifest = Manifest(
+            file=file,
+            size_bytes=path.stat().st_size,
+            sha256=_sha256(path),
+            java=str(self.java.path),
+            spark=self.spark.version,
+            made_unix_s=time.time(),
+            build_s=round(build_s, 1),
+        )
+        _write(built / MANIFEST, msgspec.json.encode(manifest))
+        if self.folder.exists():
+            shutil.move(self.folder, built.with_name(f"{built.name}-old"))
+        built.rename(self.folder)
+        self._failure_file.unlink(missing_ok=True)
+        return manifest
+
+    def prune(self) -> None:
+        """Remove what other builders left unfinished, failures of a day ago, and caches beyond the newest few that
+        were used in the last month. Only for the holder of the lock."""
+        entries = []
+        now = time.time()
+        for path in self.root.iterdir():
+            with contextlib.suppress(OSError):
+                if path.name.startswith(BUILDING_PREFIX):
+                    shutil.rmtree(path, ignore_errors=True)
+                elif path.suffix == ".failed" and now - path.stat().st_mtime > _RETRY_AFTER_S:
+                    path.unlink()
+                elif (path / MANIFEST).is_file() and path != self.folder:
+                    entries.append(((path / MANIFEST).stat().st_mtime, path))
+        entries.sort(reverse=True)
+        for rank, (used, path) in enumerate(entries):
+            if rank >= KEPT_ENTRIES - 1 or now - used > _UNUSED_S:
+                shutil.rmtree(path, ignore_errors=True)
+
+    @property
+    def _failure_file(self) -> Path:
+        return self.folder.with_suffix(".failed")
+
+    def _manifest(self) -> Manifest:
+        return msgspec.json.decode((self.folder / MANIFEST).read_bytes(), type=Manifest)
+
+    def _sound(self) -> Path | None:
+        """The file if it is what was made, and nobody else could have put it there."""
+        if unusable(self.root) or _foreign(self.folder):
+            return None
+        manifest = self._manifest()
+        path = self.folder / manifest.file
+        status = path.stat()
+        if _foreign(path) or path.parent != self.folder or status.st_size != manifest.size_bytes:
+            return None
+        seen = (status.st_ino, status.st_size, status.st_mtime_ns)
+        if self._checked != seen:
+            if _sha256(path) != manifest.sha256:
+                return None
+            self._checked = seen
+        return path
+
+
+def unusable(root: Path) -> str:
+    """Why nothing below ``root`` is to be trusted or could be found; empty where all is well, or nothing there yet."""
+    try:
+        return _foreign(root)
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        return f"{root}: {error.strerror}"
+
+
+def _foreign(path: Path) -> str:
+    """Others could have put classes of theirs there. Root could anyway."""
+    status = path.stat()
+    if status.st_uid not in (0, os.geteuid()):
+        return f"{path} belongs to another user"
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return f"{path} can be written by others"
+    return ""
+
+
+def _release(java: Java) -> str:
+    try:
+        return (java.path.resolve().parent.parent / "release").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _library(java: Java) -> Path | None:
+    lib = java.path.resolve().parent.parent / "lib" / "server"
+    return next((path for path in (lib / "libjvm.so", lib / "libjvm.dylib") if path.is_file()), None)
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _write(path: Path, content: bytes) -> None:
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    try:
+        partial.write_bytes(content)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def describe(status: Status) -> str:
+    """One line about a ready cache."""
+    assert status.manifest is not None
+    size_mib = status.manifest.size_bytes // (1 << 20)
+    return f"{size_mib} MiB, made in {status.manifest.build_s:g} s, in {status.folder}"
+
+
+def to_json(status: Status) -> str:
+    """For scripts."""
+    manifest = None if status.manifest is None else msgspec.to_builtins(status.manifest)
+    return json.dumps(
+        {"state": status.state, "folder": str(status.folder), "reason": status.reason, "manifest": manifest}, indent=2
+    )

@@ -1,0 +1,71 @@
+"""The options with which a JVM records, makes and uses a cache of loaded classes, by its version. Pure: no I/O.
+
+From Java 24 on there are AOT caches (JEP 483), made in two steps: a JVM records while it works, another makes the
+cache of the recording. Before, a JVM writes a dynamic class-data archive at its end (JEP 350).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from slotwise.spark.java import Java
+
+FIRST_AOT_MAJOR = 24
+
+_OWN_ARCHIVE = ("-XX:SharedArchiveFile", "-XX:ArchiveClassesAtExit", "-XX:SharedClassListFile", "-XX:AOT", "-Xshare:")
+_OTHER_CLASSES = (
+    *("-javaagent", "-agentlib", "-agentpath", "-Xbootclasspath", "-Djava.system.class.loader"),
+    *("--patch-module", "--upgrade-module-path", "--limit-modules", "-XX:-UseSharedSpaces"),
+    *("-XX:+AutoCreateSharedArchive", "-XX:DumpLoadedClassList", "-XX:+RecordDynamicDumpInfo"),
+)
+OPTION_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
+"""The variables of the environment in which a JVM finds options too."""
+
+
+def file_name(java: Java) -> str:
+    """The name of the cache's file."""
+    return "spark.aot" if java.major >= FIRST_AOT_MAJOR else "spark.jsa"
+
+
+def use_flags(java: Java, cache: Path) -> tuple[str, ...]:
+    """What makes a JVM start from ``cache``, or without it and without a word where it does not fit."""
+    if java.major >= FIRST_AOT_MAJOR:
+        return (f"-XX:AOTCache={cache}", *quiet_flags(java))
+    return (f"-XX:SharedArchiveFile={cache}", "-Xshare:auto", *quiet_flags(java))
+
+
+def record_flags(java: Java, folder: Path) -> tuple[str, ...]:
+    """What makes a JVM keep what it has loaded, in ``folder``, at its end: as the cache itself before Java 24."""
+    if java.major >= FIRST_AOT_MAJOR:
+        # The collector that the making step needs: a recording tells with which one it was made.
+        return ("-XX:AOTMode=record", f"-XX:AOTConfiguration={folder / 'recorded'}", "-XX:+UseG1GC", *quiet_flags(java))
+    return (f"-XX:ArchiveClassesAtExit={folder / file_name(java)}", *quiet_flags(java))
+
+
+def make_flags(java: Java, folder: Path) -> tuple[str, ...]:
+    """What makes a JVM turn the recording in ``folder`` into the cache, and do nothing else; none before Java 24."""
+    if java.major < FIRST_AOT_MAJOR:
+        return ()
+    recorded, made = folder / "recorded", folder / file_name(java)
+    return (
+        *("-XX:AOTMode=create", f"-XX:AOTConfiguration={recorded}", f"-XX:AOTCache={made}", "-XX:+UseG1GC"),
+        *quiet_flags(java),
+    )
+
+
+def quiet_flags(java: Java) -> tuple[str, ...]:
+    """What keeps a JVM's remarks on its cache out of the job's logs. A name that it lacks would end it."""
+    return ("-Xlog:cds*=off", "-Xlog:aot*=off") if java.major >= FIRST_AOT_MAJOR else ("-Xlog:cds*=off",)
+
+
+def fits(options: Iterable[str], env: Mapping[str, str], own_class_path: Iterable[str]) -> bool:
+    """Whether a JVM with the user's ``options``, ``env`` and class path entries before Spark's can start from a cache.
+
+    It cannot where the user has an archive of their own or an agent, or where their classes come first: a cache holds
+    for the beginning of the class path. All else (collectors, heap sizes, modules) the JVM checks itself.
+    """
+    if any(own_class_path):
+        return False
+    words = [*options, *(word for name in OPTION_VARIABLES for word in env.get(name, "").split())]
+    return not any(word.startswith((*_OWN_ARCHIVE, *_OTHER_CLASSES)) for word in words)
