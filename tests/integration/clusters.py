@@ -47,6 +47,8 @@ class Sandbox:
         self.env = {
             **{key: value for key, value in os.environ.items() if not key.startswith("SLOTWISE_")},
             "SLOTWISE_STATE_DIR": str(directory / "state"),
+            # Or every test would begin to make one.
+            "SLOTWISE_CONF_TASKMANAGER_JVM_CACHE_MODE": "off",
             "TEST_MARK": self.mark,
             "TMPDIR": str(self.temporary),
         }

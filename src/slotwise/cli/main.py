@@ -28,6 +28,7 @@ _COMMANDS: dict[str, tuple[str, str, str]] = {
     "cancel": ("slotwise.cli.remote", "cancel", "Cancel a job."),
     "workers": ("slotwise.cli.remote", "workers", "List the workers with their slots."),
     "resources": ("slotwise.cli.remote", "resources", "Show what the cluster has and what each job requires."),
+    "cache": ("slotwise.cli.cache", "cache", "Show, make or remove this machine's cache of loaded classes."),
     "doctor": ("slotwise.cli.doctor", "doctor", "Check this machine: Java, Python, Spark, memory, ports."),
 }
 

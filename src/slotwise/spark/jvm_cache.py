@@ -16,12 +16,12 @@ import os
 import platform
 import shutil
 import stat
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-import platformdirs
 
 from slotwise.spark.home import SparkHome
 from slotwise.spark.java import Java
@@ -71,11 +71,6 @@ class Status:
     folder: Path
     reason: str = ""
     manifest: Manifest | None = None
-
-
-def default_root() -> Path:
-    """Where caches are kept unless configured otherwise: in the user's cache folder."""
-    return Path(platformdirs.user_cache_dir("slotwise")) / "jvm"
 
 
 def supported(java: Java) -> str:
@@ -199,6 +194,14 @@ class JvmCache:
         self._failure_file.unlink(missing_ok=True)
         return manifest
 
+    def remove(self) -> bool:
+        """Remove this cache and the note of a failure; whether there was any. Who runs from it keeps it open."""
+        found = self.folder.exists() or self._failure_file.exists()
+        if self.folder.exists():
+            shutil.rmtree(self.folder)
+        self._failure_file.unlink(missing_ok=True)
+        return found
+
     def prune(self) -> None:
         """Remove what other builders left unfinished, failures of a day ago, and caches beyond the newest few that
         were used in the last month. Only for the holder of the lock."""
@@ -249,6 +252,16 @@ def unusable(root: Path) -> str:
         return ""
     except OSError as error:
         return f"{root}: {error.strerror}"
+
+
+def unwritable(root: Path) -> str:
+    """Why no cache can be made below ``root``, which is made if it is not there; empty where one can be."""
+    try:
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=root):
+            return ""
+    except OSError as error:
+        return f"cannot write {root}: {error.strerror}"
 
 
 def _foreign(path: Path) -> str:

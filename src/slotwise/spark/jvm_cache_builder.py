@@ -24,10 +24,11 @@ import psutil
 
 from slotwise.model.errors import EnvironmentProblem, SlotwiseError
 from slotwise.model.resources import GIB, format_bytes
+from slotwise.runtime.children import die_with_parent
 from slotwise.spark.bridge_jar import bridge_jar
 from slotwise.spark.home import find_spark
 from slotwise.spark.java import find_java
-from slotwise.spark.jvm_cache import BUILDING_PREFIX, JvmCache, Manifest, supported, unusable
+from slotwise.spark.jvm_cache import BUILDING_PREFIX, LOCK_FILE, JvmCache, Manifest, supported, unusable
 from slotwise.spark.jvm_flags import file_name, use_flags
 from slotwise.spark.jvm_training import Training
 
@@ -75,7 +76,7 @@ async def build(cache: JvmCache, limit_s: float = LIMIT_S) -> Manifest:
         raise EnvironmentProblem(reason)
     try:
         cache.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = (cache.root / "lock").open("w")
+        lock = (cache.root / LOCK_FILE).open("w")
     except OSError as error:
         raise EnvironmentProblem(f"cannot write {cache.root}: {error.strerror}") from error
     with lock:
@@ -115,6 +116,19 @@ async def _build(cache: JvmCache, scratch: Path) -> Manifest:
     return cache.publish(finished, made.name, time.monotonic() - began)
 
 
+async def proved(cache: JvmCache, limit_s: float = 60.0) -> None:
+    """Start a JVM from ``cache``; :class:`EnvironmentProblem` unless it does."""
+    flags = cache.flags()
+    if not flags:
+        raise EnvironmentProblem(f"there is no sound cache in {cache.folder}")
+    with tempfile.TemporaryDirectory(prefix="slotwise-cache-") as folder:
+        training = Training(cache.java, cache.spark, cache.bridge_jar, Path(folder))
+        try:
+            await asyncio.wait_for(training.check(flags), limit_s)
+        except TimeoutError:
+            raise EnvironmentProblem(f"a JVM that starts from {cache.folder} did not end in {limit_s:g} s") from None
+
+
 def _take(descriptor: int, root: Path) -> None:
     import fcntl
 
@@ -142,6 +156,8 @@ async def _run(root: Path, limit_s: float) -> Code:
     assert task is not None
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, task.cancel)
+    # Instead of being killed with its worker, as every child is: what it was about to make is to be removed.
+    die_with_parent(signal.SIGTERM)
     try:
         cache = find_cache(root)
         if not cache.wanted():
