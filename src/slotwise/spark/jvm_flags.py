@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from slotwise.model.resources import GIB
 from slotwise.spark.java import Java
 
 FIRST_AOT_MAJOR = 24
@@ -19,6 +20,14 @@ _OTHER_CLASSES = (
     *("--patch-module", "--upgrade-module-path", "--limit-modules", "-XX:-UseSharedSpaces"),
     *("-XX:+AutoCreateSharedArchive", "-XX:DumpLoadedClassList", "-XX:+RecordDynamicDumpInfo"),
 )
+_OTHER_LAYOUT = (
+    *("-XX:+UseZGC", "-XX:-UseCompressed", "-XX:+UseCompactObjectHeaders", "-XX:-UseCompactObjectHeaders"),
+    "-XX:ObjectAlignmentInBytes",
+)
+_OTHER_MODULES = ("--add-", "-Djdk.module.")
+"""An AOT cache holds for one set of opened modules; a class-data archive does not mind."""
+_LARGE_HEAP_BYTES = 31 * GIB
+"""From somewhere below 32 GiB on, references take eight bytes."""
 OPTION_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
 """The variables of the environment in which a JVM finds options too."""
 
@@ -59,13 +68,22 @@ def quiet_flags(java: Java) -> tuple[str, ...]:
     return ("-Xlog:cds*=off", "-Xlog:aot*=off") if java.major >= FIRST_AOT_MAJOR else ("-Xlog:cds*=off",)
 
 
-def fits(options: Iterable[str], env: Mapping[str, str], own_class_path: Iterable[str]) -> bool:
-    """Whether a JVM with the user's ``options``, ``env`` and class path entries before Spark's can start from a cache.
+def fits(
+    java: Java, heap_bytes: int, options: Iterable[str], env: Mapping[str, str], own_class_path: Iterable[str]
+) -> bool:
+    """Whether a JVM with a heap of ``heap_bytes`` and the user's ``options``, ``env`` and class path entries before
+    Spark's can start from the cache.
 
-    It cannot where the user has an archive of their own or an agent, or where their classes come first: a cache holds
-    for the beginning of the class path. All else (collectors, heap sizes, modules) the JVM checks itself.
+    It cannot where the user has an archive of their own or an agent, where their classes come first (a cache holds for
+    the beginning of the class path) or where objects are laid out differently. The JVM notices all of that, and then
+    does without the archive of Java's own classes too, which costs a second: better not to ask it.
     """
-    if any(own_class_path):
+    if any(own_class_path) or heap_bytes >= _LARGE_HEAP_BYTES:
         return False
+    refused = (*_OWN_ARCHIVE, *_OTHER_CLASSES, *_OTHER_LAYOUT, *(_OTHER_MODULES if _is_aot(java) else ()))
     words = [*options, *(word for name in OPTION_VARIABLES for word in env.get(name, "").split())]
-    return not any(word.startswith((*_OWN_ARCHIVE, *_OTHER_CLASSES)) for word in words)
+    return not any(word.startswith(refused) for word in words)
+
+
+def _is_aot(java: Java) -> bool:
+    return java.major >= FIRST_AOT_MAJOR

@@ -115,7 +115,7 @@ def driver_jvm_command(process: DriverProcess, slot: SlotContext) -> Command:
     ]
     env = _base_env(slot)
     env.update(spec.env)
-    cache = slot.jvm_cache if fits(options, env, own_classes) else ()
+    cache = slot.jvm_cache if fits(slot.java, spec.driver.heap_bytes, options, env, own_classes) else ()
     arguments = [
         "-cp",
         os.pathsep.join(class_path),
@@ -176,7 +176,7 @@ def executor_command(process: ExecutorProcess, slot: SlotContext) -> Command:
     ]
     env = _base_env(slot)
     env.update(launch.env)
-    cache = slot.jvm_cache if fits(options, env, launch.class_path) else ()
+    cache = slot.jvm_cache if fits(slot.java, process.size.heap_bytes, options, env, launch.class_path) else ()
     arguments = [
         "-cp",
         os.pathsep.join([*launch.class_path, *spark_class_path(slot)]),
