@@ -26,7 +26,9 @@ from pyspark.sql import SparkSession, functions as f
 spark = SparkSession.builder.getOrCreate()
 ready = time.time()
 sc = spark.sparkContext
-driver_start = sc._jvm.java.lang.management.ManagementFactory.getRuntimeMXBean().getStartTime() / 1000
+jvm = sc._jvm.java.lang.management.ManagementFactory.getRuntimeMXBean()
+driver_start = jvm.getStartTime() / 1000
+maps = open(f"/proc/{jvm.getPid()}/maps").read()
 def executor_start(_):
     chain = psutil.Process().parents()
     return next(process.create_time() for process in chain if "java" in process.name())
@@ -40,7 +42,8 @@ read = spark.read.parquet(sys.argv[1])
 read.groupBy("key").agg(f.sum("id"), f.max("text")).orderBy("key").collect()
 ended = time.time()
 print(json.dumps({"driver": ready - driver_start, "executor": min(added) - min(executor_starts),
-                  "query": ended - began, "ended": ended}), flush=True)
+                  "query": ended - began, "ended": ended,
+                  "cached": float("/spark.jsa" in maps or "/spark.aot" in maps)}), flush=True)
 spark.stop()
 """
 MIB = 1024 * 1024
@@ -63,7 +66,7 @@ def main() -> None:
         directory = Path(folder)
         (directory / "program.py").write_text(PROGRAM)
         cases, made = measure(directory, given.directory or directory / "caches", given.rounds)
-        note = f"the cache: {made['size_bytes'] / MIB:.0f} MiB, made in {made['build_s']:g} s; ours: with it, peer: without"
+        note = f"ours: with a cache of {made['size_bytes'] / MIB:.0f} MiB, made in {made['build_s']:g} s; peer: without"
         show(cases, given.json, [note])
 
 
@@ -81,7 +84,10 @@ def measure(directory: Path, caches: Path, rounds: int) -> tuple[list[Case], dic
         # Who comes first changes, so that a machine that gets slower or faster favours nobody.
         for cached in (False, True) if number % 2 else (True, False):
             option = where if cached else "taskmanager.jvm-cache.mode=off"
-            found[cached].append(one_run(directory, env, option, f"{number}-{cached}"))
+            figures = one_run(directory, env, option, f"{number}-{cached}")
+            if bool(figures["cached"]) is not cached:
+                raise SystemExit(f"the driver's JVM {'did not use' if cached else 'used'} the cache")
+            found[cached].append(figures)
     cases = [
         case(name, "s", median([run[key] for run in found[True]]), median([run[key] for run in found[False]]))
         for key, name in FIGURES.items()

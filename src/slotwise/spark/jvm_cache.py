@@ -95,7 +95,8 @@ def cache_key(java: Java, spark: SparkHome, bridge_jar: Path) -> str:
     read.
     """
     digest = hashlib.sha256()
-    words = [str(_FORMAT), platform.machine(), str(java.path), _release(java), *module_options(java.major)]
+    words = [str(_FORMAT), platform.machine(), str(java.path), str(java.major), _release(java)]
+    words += module_options(java.major)
     jars = sorted(path for path in spark.jars.iterdir() if path.suffix.lower() == ".jar")
     for path in (_library(java), bridge_jar, *jars):
         if path is not None:
