@@ -224,7 +224,8 @@ _ALL = (
         "taskmanager.jvm-cache.quiet-time",
         "15 s",
         _D,
-        "A cache is made when for so long no driver or executor was started on the worker.",
+        "A cache is made when for so long no driver or executor was started on the worker and its machine is not busy; "
+        "0: at once, and however busy it is.",
     ),
 )
 OPTIONS: dict[str, Option] = {option.key: option for option in _ALL}

@@ -29,7 +29,7 @@ def cache(what: str, as_json: bool, config_file: Path | None, settings: tuple[st
     """
     from slotwise.config import load
     from slotwise.spark.jvm_cache import describe, to_json
-    from slotwise.spark.jvm_cache_builder import LIMIT_S, build, find_cache
+    from slotwise.spark.jvm_cache_builder import LIMIT_S, build, find_cache, foreground
 
     root = load(config_file, settings).jvm_cache_root()
     if root is None:
@@ -38,7 +38,7 @@ def cache(what: str, as_json: bool, config_file: Path | None, settings: tuple[st
     if what == "build":
         click.echo(f"slotwise: making the cache for Java {found.java.major} and Spark {found.spark.version}", err=True)
         try:
-            asyncio.run(build(found))
+            asyncio.run(foreground(build(found)))
         except TimeoutError:
             raise SlotwiseError(f"the cache was not made within {LIMIT_S:g} s; is the machine busy?") from None
     elif what == "remove":

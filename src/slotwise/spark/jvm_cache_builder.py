@@ -17,8 +17,10 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Coroutine
 from enum import IntEnum
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -114,6 +116,16 @@ async def _build(cache: JvmCache, scratch: Path) -> Manifest:
     made.rename(finished / made.name)
     await training.check(use_flags(cache.java, finished / made.name))
     return cache.publish(finished, made.name, time.monotonic() - began)
+
+
+async def foreground(building: Coroutine[Any, Any, Manifest]) -> Manifest:
+    """``building``, but cancelled and cleaned up by SIGTERM as by Ctrl-C; then :class:`EnvironmentProblem`."""
+    task = asyncio.ensure_future(building)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    await asyncio.wait([task])
+    if task.cancelled():
+        raise EnvironmentProblem("told to end; no cache was made")
+    return task.result()
 
 
 async def proved(cache: JvmCache, limit_s: float = 60.0) -> None:

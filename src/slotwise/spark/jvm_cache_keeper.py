@@ -33,10 +33,11 @@ _END_GRACE_S = 5.0
 
 @dataclass(frozen=True)
 class KeeperPolicy:
-    """When to build. ``quiet_s``: so long no process of a slot was started; ``look_s``: how often is looked; more than
-    ``busy_percent`` of the machine's processor in use, or less than ``least_memory_bytes`` available, is no time for
-    it. ``pause_s``: the wait after an attempt that failed for want of time or because another process was at it;
-    ``attempts``: so many of this worker's, at most. ``limit_s``: the longest that one may take.
+    """When to build. ``quiet_s``: so long no process of a slot was started (0: at once, and however busy the machine);
+    ``look_s``: how often is looked; more than ``busy_percent`` of the machine's processor in use, or less than
+    ``least_memory_bytes`` available, is no time for it. ``pause_s``: the wait after an attempt that failed for want of
+    time or because another process was at it; ``attempts``: so many of this worker's, at most. ``limit_s``: the longest
+    that one may take.
     """
 
     quiet_s: float = 15.0
@@ -120,6 +121,8 @@ class CacheKeeper:
 
     async def _quiet(self) -> None:
         policy = self._policy
+        if policy.quiet_s <= 0:
+            return
         self._busy(policy)
         while True:
             assert self._last_start is not None
