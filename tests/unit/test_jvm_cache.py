@@ -348,7 +348,7 @@ def test_nothing_is_made_before_a_process_was_started_nor_while_the_machine_is_b
     async def run() -> None:
         keeper = CacheKeeper(tmp_path, lambda: True, QUICK, argv=builder_that("sys.exit(0)", log), busy=busy)
         assert looks == [0]
-        keeper.process_started()
+        keeper.process_started(cached=False)
         assert keeper._task is not None
         await until(keeper._task.done)
         await keeper.close()
@@ -369,10 +369,10 @@ def test_a_process_that_starts_puts_it_off(tmp_path: Path) -> None:
 
     async def run() -> None:
         keeper = CacheKeeper(tmp_path, lambda: True, policy, argv=builder_that("", log), busy=busy)
-        keeper.process_started()
+        keeper.process_started(cached=False)
         task = keeper._task
         await asyncio.sleep(0)
-        keeper.process_started()
+        keeper.process_started(cached=False)
         assert keeper._task is task
         await keeper.close()
 
@@ -385,7 +385,7 @@ def test_none_is_made_where_none_is_wanted(tmp_path: Path) -> None:
 
     async def run() -> None:
         keeper = CacheKeeper(tmp_path, lambda: False, QUICK, argv=builder_that("", log), busy=lambda _policy: False)
-        keeper.process_started()
+        keeper.process_started(cached=False)
         assert keeper._task is not None
         await until(keeper._task.done)
 
@@ -393,19 +393,56 @@ def test_none_is_made_where_none_is_wanted(tmp_path: Path) -> None:
     assert starts(log) == []
 
 
-@pytest.mark.parametrize(("code", "expected"), [(Code.BUSY, 3), (Code.TOO_SLOW, 3), (Code.FAILED, 1), (Code.MADE, 1)])
+@pytest.mark.parametrize(("code", "expected"), [(Code.TOO_SLOW, 3), (Code.FAILED, 1), (Code.MADE, 1)])
 def test_how_often_it_is_tried(tmp_path: Path, code: Code, expected: int) -> None:
     log = tmp_path / "log"
     argv = builder_that(f"sys.exit({int(code)})", log)
 
     async def run() -> None:
         keeper = CacheKeeper(tmp_path, lambda: True, QUICK, argv=argv, busy=lambda _policy: False)
-        keeper.process_started()
+        keeper.process_started(cached=False)
         assert keeper._task is not None
         await until(keeper._task.done)
 
     asyncio.run(run())
     assert len(starts(log)) == expected
+
+
+def test_who_finds_another_builder_at_work_waits_for_its_end(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    found = [0]
+
+    def wanted() -> bool:
+        found[0] += 1
+        return found[0] < 6
+
+    async def run() -> None:
+        argv = builder_that(f"sys.exit({int(Code.BUSY)})", log)
+        keeper = CacheKeeper(tmp_path, wanted, QUICK, argv=argv, busy=lambda _policy: False)
+        keeper.process_started(cached=False)
+        assert keeper._task is not None
+        await until(keeper._task.done)
+
+    asyncio.run(run())
+    assert len(starts(log)) == 5
+
+
+def test_a_cache_that_was_removed_is_made_again_but_a_failure_is_not_repeated(tmp_path: Path) -> None:
+    log, code = tmp_path / "log", tmp_path / "code"
+    argv = builder_that(f"sys.exit(int(open({str(code)!r}).read()))", log)
+
+    async def run() -> None:
+        keeper = CacheKeeper(tmp_path, lambda: True, QUICK, argv=argv, busy=lambda _policy: False)
+        for number, (result, cached, expected) in enumerate(
+            ((Code.MADE, False, 1), (Code.MADE, True, 1), (Code.FAILED, False, 2), (Code.MADE, False, 2))
+        ):
+            code.write_text(str(int(result)))
+            keeper.process_started(cached=cached)
+            assert keeper._task is not None
+            await until(keeper._task.done)
+            assert len(starts(log)) == expected, number
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize("deaf", [False, True])
@@ -417,7 +454,7 @@ def test_a_builder_ends_with_its_worker(tmp_path: Path, deaf: bool, monkeypatch:
 
     async def run() -> None:
         keeper = CacheKeeper(tmp_path, lambda: True, QUICK, argv=argv, busy=lambda _policy: False)
-        keeper.process_started()
+        keeper.process_started(cached=False)
         await until(ready.exists)
         await keeper.close()
 

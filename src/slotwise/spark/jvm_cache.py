@@ -120,7 +120,7 @@ class JvmCache:
         self._checked: tuple[int, int, int] | None = None
 
     def flags(self) -> tuple[str, ...]:
-        """The options that make a JVM start from this cache; none where there is no sound one.
+        """The options that make a JVM start from this cache; none where there is no sound one. Counts as its use.
 
         The file's hash is compared once in this object's life, and again whenever the file has changed.
         """
@@ -128,12 +128,11 @@ class JvmCache:
             path = self._sound()
         except (OSError, ValueError, msgspec.DecodeError):
             return ()
-        return () if path is None else use_flags(self.java, path)
-
-    def touch(self) -> None:
-        """Note that the cache is in use, so that it outlives others."""
+        if path is None:
+            return ()
         with contextlib.suppress(OSError):
             os.utime(self.folder / MANIFEST)
+        return use_flags(self.java, path)
 
     def status(self) -> Status:
         """What there is. Reads the whole file, some tenths of a second."""

@@ -75,14 +75,15 @@ class CacheKeeper:
         self._argv = argv or (*module, "--limit-s", str(self._policy.limit_s))
         self._wanted = wanted
         self._busy = busy
-        self._last_start: float | None = None
+        self._last_start = 0.0
+        self._given_up = False
         self._child: subprocess.Popen[bytes] | None = None
         self._task: asyncio.Task[None] | None = None
 
-    def process_started(self) -> None:
-        """A process of a slot is about to start."""
+    def process_started(self, *, cached: bool) -> None:
+        """A process of a slot is about to start, from the cache or without one."""
         self._last_start = time.monotonic()
-        if self._task is None:
+        if not cached and not self._given_up and (self._task is None or self._task.done()):
             self._task = asyncio.get_running_loop().create_task(self._run())
             self._task.add_done_callback(_ended)
 
@@ -97,12 +98,13 @@ class CacheKeeper:
                 child.send_signal(signal.SIGTERM)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(wait_exit(child), _END_GRACE_S)
-            signal_group(child.pid, signal.SIGKILL)
+            if child.poll() is None:
+                signal_group(child.pid, signal.SIGKILL)
             child.wait()
 
     async def _run(self) -> None:
-        policy = self._policy
-        for _ in range(policy.attempts):
+        attempts = 0
+        while attempts < self._policy.attempts:
             await self._quiet()
             if not await asyncio.to_thread(self._wanted):
                 return
@@ -110,14 +112,20 @@ class CacheKeeper:
             if code == Code.MADE:
                 log.info("JVM cache made", cache=said)
                 return
-            if code == Code.FAILED:
-                # The builder has noted it for a day.
-                log.warning("JVM cache could not be made; JVMs start without", reason=said)
-                return
             if code == Code.NOT_WANTED:
                 return
-            log.info("JVM cache not made yet", reason="another process makes it" if code == Code.BUSY else said)
-            await asyncio.sleep(policy.pause_s)
+            if code == Code.FAILED:
+                # The builder has noted it for a day, if it could write at all.
+                log.warning("JVM cache could not be made; JVMs start without", reason=said)
+                break
+            if code == Code.BUSY:
+                # That one may die before it is done.
+                log.debug("another process makes the JVM cache")
+            else:
+                attempts += 1
+                log.info("JVM cache not made yet", reason=said, attempt=attempts)
+            await asyncio.sleep(self._policy.pause_s)
+        self._given_up = True
 
     async def _quiet(self) -> None:
         policy = self._policy
@@ -125,7 +133,6 @@ class CacheKeeper:
             return
         self._busy(policy)
         while True:
-            assert self._last_start is not None
             await asyncio.sleep(policy.look_s)
             if time.monotonic() - self._last_start >= policy.quiet_s and not self._busy(policy):
                 return

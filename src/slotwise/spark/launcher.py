@@ -100,8 +100,8 @@ class SparkLauncher:
         installed = await self._find()
         cache_flags: tuple[str, ...] = ()
         if installed.cache is not None and self._keeper is not None:
-            self._keeper.process_started()
             cache_flags = await self._cache_flags(installed.cache)
+            self._keeper.process_started(cached=bool(cache_flags))
         slot = launch.SlotContext(
             java=installed.java,
             spark_home=installed.spark.path,
@@ -181,10 +181,7 @@ def _find_installed(cache_root: Path | None) -> _Installed:
     spark = find_spark()
     java = find_java(spark_version=spark.version)
     jar = bridge_jar(spark, java)
-    cache = None if cache_root is None else _cache(cache_root, java, spark, jar)
-    if cache is not None:
-        cache.touch()
-    return _Installed(java, spark, jar, cache)
+    return _Installed(java, spark, jar, None if cache_root is None else _cache(cache_root, java, spark, jar))
 
 
 def _cache(root: Path, java: Java, spark: SparkHome, jar: Path) -> JvmCache | None:
