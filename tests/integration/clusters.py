@@ -22,6 +22,7 @@ SMALL = (
     *("--driver-memory", "512m", "--executor-memory", "512m"),
     *("--conf", "spark.driver.memoryOverhead=256m", "--conf", "spark.executor.memoryOverhead=256m"),
 )
+NO_JVM_CACHE = "SLOTWISE_CONF_TASKMANAGER_JVM_CACHE_MODE"
 SLOT_BYTES = 768 * 1024 * 1024
 
 
@@ -48,7 +49,7 @@ class Sandbox:
             **{key: value for key, value in os.environ.items() if not key.startswith("SLOTWISE_")},
             "SLOTWISE_STATE_DIR": str(directory / "state"),
             # Or every test would begin to make one.
-            "SLOTWISE_CONF_TASKMANAGER_JVM_CACHE_MODE": "off",
+            NO_JVM_CACHE: "off",
             "TEST_MARK": self.mark,
             "TMPDIR": str(self.temporary),
         }
