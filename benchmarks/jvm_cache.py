@@ -78,7 +78,7 @@ def measure(directory: Path, caches: Path, rounds: int) -> tuple[list[Case], dic
         done = slotwise(env, "cache", "build", "-D", where)
         if done.returncode:
             raise SystemExit(done.stderr)
-    made = json.loads(slotwise(env, "cache", "show", "--json", "-D", where).stdout)["manifest"]
+    made = json.loads(slotwise(env, "cache", "show", "--json", "-D", where).stdout)
     found: dict[bool, list[dict[str, float]]] = {True: [], False: []}
     for number in range(rounds):
         # Who comes first changes, so that a machine that gets slower or faster favours nobody.

@@ -28,12 +28,13 @@ from slotwise.spark.jvm_cache import (
     JvmCache,
     Manifest,
     cache_key,
+    needs_base,
     supported,
     unwritable,
 )
 from slotwise.spark.jvm_cache_builder import BusyError, Code, build
 from slotwise.spark.jvm_cache_keeper import CacheKeeper, KeeperPolicy
-from slotwise.spark.jvm_flags import fits, make_flags, record_flags, use_flags
+from slotwise.spark.jvm_flags import base_flags, file_names, fits, make_flags, record_flags, use_flags
 from slotwise.spark.launch import driver_jvm_command, executor_command
 from tests.unit.test_spark_launch import arguments, driver, executor, slot
 
@@ -73,7 +74,7 @@ class Machine:
         built.mkdir(parents=True)
         self.root.chmod(0o700)
         (built / "spark.jsa").write_bytes(content)
-        cache.publish(built, "spark.jsa", 1.5)
+        cache.publish(built, ["spark.jsa"], 1.5)
         return cache.folder / "spark.jsa"
 
 
@@ -87,8 +88,9 @@ def machine(tmp_path: Path) -> Machine:
 
 def test_one_way_before_java_24_and_another_from_there_on() -> None:
     path = Path("/caches/k/spark")
-    assert use_flags(J17, path) == (f"-XX:SharedArchiveFile={path}", "-Xshare:auto", "-Xlog:cds*=off")
-    assert use_flags(J25, path) == (f"-XX:AOTCache={path}", "-Xlog:cds*=off", "-Xlog:aot*=off")
+    assert use_flags(J17, [path]) == (f"-XX:SharedArchiveFile={path}", "-Xshare:auto", "-Xlog:cds*=off")
+    assert use_flags(J17, [Path("/k/java.jsa"), path])[0] == f"-XX:SharedArchiveFile=/k/java.jsa:{path}"
+    assert use_flags(J25, [path]) == (f"-XX:AOTCache={path}", "-Xlog:cds*=off", "-Xlog:aot*=off")
     assert "-XX:ArchiveClassesAtExit=/work/spark.jsa" in record_flags(J17, Path("/work"))
     assert make_flags(J17, Path("/work")) == ()
     assert "-XX:AOTConfiguration=/work/recorded" in record_flags(J25, Path("/work"))
@@ -122,7 +124,7 @@ def test_a_cache_is_left_out_where_it_cannot_hold(
 
 
 def test_driver_and_executor_start_from_the_cache() -> None:
-    flags = use_flags(J17, Path("/c/spark.jsa"))
+    flags = use_flags(J17, [Path("/c/spark.jsa")])
     context = slot(jvm_cache=flags, base_env={"HADOOP_CONF_DIR": "/etc/hadoop"})
     for command in (driver_jvm_command(driver(), context), executor_command(executor(), context)):
         words = arguments(command)
@@ -175,7 +177,7 @@ def test_a_cache_is_used_while_it_is_what_was_made(machine: Machine) -> None:
     assert cache.wanted()
     assert cache.status().state == "missing"
     path = machine.publish()
-    assert cache.flags() == use_flags(machine.java, path)
+    assert cache.flags() == use_flags(machine.java, [path])
     assert not cache.wanted()
     status = cache.status()
     assert status.state == "ready"
@@ -207,7 +209,8 @@ def garbled(path: Path) -> None:
 
 def escaping(path: Path) -> None:
     manifest = msgspec.json.decode((path.parent / MANIFEST).read_bytes(), type=Manifest)
-    (path.parent / MANIFEST).write_bytes(msgspec.json.encode(msgspec.structs.replace(manifest, file="../x/spark.jsa")))
+    elsewhere = msgspec.structs.replace(manifest.files[0], name="../x/spark.jsa")
+    (path.parent / MANIFEST).write_bytes(msgspec.json.encode(msgspec.structs.replace(manifest, files=(elsewhere,))))
     shutil.copytree(path.parent, path.parent.parent / "x")
 
 
@@ -274,12 +277,23 @@ def test_old_caches_and_unfinished_ones_are_removed(machine: Machine) -> None:
 
 def test_a_java_that_can_have_none_says_why(machine: Machine) -> None:
     assert supported(machine.java) == ""
-    (machine.java.path.parent.parent / "lib/server/classes.jsa").unlink()
-    assert "-Xshare:dump" in supported(machine.java)
-    assert not machine.cache().wanted()
-    assert machine.cache().status().state == "unusable"
     machine.release.write_text('JVM_VARIANT="Openj9"\n')
     assert "not HotSpot" in supported(machine.java)
+    assert not machine.cache().wanted()
+    assert machine.cache().status().state == "unusable"
+
+
+def test_a_java_without_an_archive_of_its_own_gets_one_in_the_cache(machine: Machine) -> None:
+    assert not needs_base(machine.java)
+    key = machine.key()
+    (machine.java.path.parent.parent / "lib/server/classes.jsa").unlink()
+    assert needs_base(machine.java)
+    assert machine.key() != key
+    assert not needs_base(Java(machine.java.path, 25, "test"))
+    folder = Path("/work")
+    assert file_names(machine.java, True) == ("java.jsa", "spark.jsa")
+    assert "-XX:SharedArchiveFile=/work/java.jsa" in base_flags(machine.java, folder)
+    assert "-XX:SharedArchiveFile=/work/java.jsa" in record_flags(machine.java, folder, True)
 
 
 def test_configuration() -> None:

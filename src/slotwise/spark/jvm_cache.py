@@ -18,6 +18,7 @@ import shutil
 import stat
 import tempfile
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,17 +43,27 @@ _TRAINING = ("jvm_flags.py", "jvm_training.py", "jvm_training_program.py")
 _CHUNK_BYTES = 1 << 20
 
 
-class Manifest(msgspec.Struct, frozen=True):
-    """What is said of a finished cache, beside it. ``sha256`` and ``size_bytes`` are of the file ``file``; ``build_s``
-    is how long it took to make."""
+class CacheFile(msgspec.Struct, frozen=True):
+    """A file of a finished cache."""
 
-    file: str
+    name: str
     size_bytes: int
     sha256: str
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """What is said of a finished cache, beside it. ``build_s`` is how long it took to make."""
+
+    files: tuple[CacheFile, ...]
     java: str
     spark: str
     made_unix_s: float
     build_s: float
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all its files."""
+        return sum(file.size_bytes for file in self.files)
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -83,9 +94,13 @@ def supported(java: Java) -> str:
     library = _library(java)
     if library is None:
         return f"there is no HotSpot library beside {java.path}"
-    if java.major < FIRST_AOT_MAJOR and not (library.parent / "classes.jsa").is_file():
-        return f"Java at {java.path} has no class-data archive of its own; make it once: {java.path} -Xshare:dump"
     return ""
+
+
+def needs_base(java: Java) -> bool:
+    """Whether a cache for this Java has to bring the archive of Java's own classes, as some small runtimes do not."""
+    library = _library(java)
+    return java.major < FIRST_AOT_MAJOR and library is not None and not (library.parent / "classes.jsa").is_file()
 
 
 def cache_key(java: Java, spark: SparkHome, bridge_jar: Path) -> str:
@@ -95,7 +110,7 @@ def cache_key(java: Java, spark: SparkHome, bridge_jar: Path) -> str:
     read.
     """
     digest = hashlib.sha256()
-    words = [str(_FORMAT), platform.machine(), str(java.path), str(java.major), _release(java)]
+    words = [str(_FORMAT), platform.machine(), str(java.path), str(java.major), _release(java), str(needs_base(java))]
     words += module_options(java.major)
     jars = sorted(path for path in spark.jars.iterdir() if path.suffix.lower() == ".jar")
     for path in (_library(java), bridge_jar, *jars):
@@ -117,22 +132,22 @@ class JvmCache:
         self.spark = spark
         self.bridge_jar = bridge_jar
         self.folder = root / cache_key(java, spark, bridge_jar)
-        self._checked: tuple[int, int, int] | None = None
+        self._checked: dict[Path, tuple[int, int, int]] = {}
 
     def flags(self) -> tuple[str, ...]:
         """The options that make a JVM start from this cache; none where there is no sound one. Counts as its use.
 
-        The file's hash is compared once in this object's life, and again whenever the file has changed.
+        The files' hashes are compared once in this object's life, and again whenever a file has changed.
         """
         try:
-            path = self._sound()
+            files = self._sound()
         except (OSError, ValueError, msgspec.DecodeError):
             return ()
-        if path is None:
+        if not files:
             return ()
         with contextlib.suppress(OSError):
             os.utime(self.folder / MANIFEST)
-        return use_flags(self.java, path)
+        return use_flags(self.java, files)
 
     def status(self) -> Status:
         """What there is. Reads the whole file, some tenths of a second."""
@@ -140,8 +155,8 @@ class JvmCache:
             return Status("unusable", self.folder, reason)
         try:
             manifest = self._manifest()
-            self._checked = None
-            if self._sound() is not None:
+            self._checked.clear()
+            if self._sound():
                 return Status("ready", self.folder, manifest=manifest)
             return Status("damaged", self.folder, "the file is not what was made", manifest)
         except FileNotFoundError:
@@ -171,22 +186,17 @@ class JvmCache:
         with contextlib.suppress(OSError):
             _write(self._failure_file, msgspec.json.encode(Failure(reason, time.time())))
 
-    def publish(self, built: Path, file: str, build_s: float) -> Manifest:
-        """Make the folder ``built``, on the same file system, with the cache ``file`` in it, this cache's own.
+    def publish(self, built: Path, names: Iterable[str], build_s: float) -> Manifest:
+        """Make the folder ``built``, on the same file system, with the cache's files in it, this cache's own.
 
         It appears at once and whole. Whoever still runs from a damaged predecessor keeps that. Raises OSError.
         """
-        path = built / file
-        path.chmod(0o600)
-        manifest = Manifest(
-            file=file,
-            size_bytes=path.stat().st_size,
-            sha256=_sha256(path),
-            java=str(self.java.path),
-            spark=self.spark.version,
-            made_unix_s=time.time(),
-            build_s=round(build_s, 1),
-        )
+        files = []
+        for name in names:
+            path = built / name
+            path.chmod(0o600)
+            files.append(CacheFile(name, path.stat().st_size, _sha256(path)))
+        manifest = Manifest(tuple(files), str(self.java.path), self.spark.version, time.time(), round(build_s, 1))
         _write(built / MANIFEST, msgspec.json.encode(manifest))
         if self.folder.exists():
             shutil.move(self.folder, built.with_name(f"{built.name}-old"))
@@ -227,21 +237,23 @@ class JvmCache:
     def _manifest(self) -> Manifest:
         return msgspec.json.decode((self.folder / MANIFEST).read_bytes(), type=Manifest)
 
-    def _sound(self) -> Path | None:
-        """The file if it is what was made, and nobody else could have put it there."""
+    def _sound(self) -> list[Path]:
+        """The files if they are what was made, and nobody else could have put them there; else none."""
         if unusable(self.root) or _foreign(self.folder):
-            return None
-        manifest = self._manifest()
-        path = self.folder / manifest.file
-        status = path.stat()
-        if _foreign(path) or path.parent != self.folder or status.st_size != manifest.size_bytes:
-            return None
-        seen = (status.st_ino, status.st_size, status.st_mtime_ns)
-        if self._checked != seen:
-            if _sha256(path) != manifest.sha256:
-                return None
-            self._checked = seen
-        return path
+            return []
+        files = []
+        for file in self._manifest().files:
+            path = self.folder / file.name
+            status = path.stat()
+            if _foreign(path) or path.parent != self.folder or status.st_size != file.size_bytes:
+                return []
+            seen = (status.st_ino, status.st_size, status.st_mtime_ns)
+            if self._checked.get(path) != seen:
+                if _sha256(path) != file.sha256:
+                    return []
+                self._checked[path] = seen
+            files.append(path)
+        return files
 
 
 def unusable(root: Path) -> str:
@@ -312,7 +324,7 @@ def describe(status: Status) -> str:
 
 def to_json(status: Status) -> str:
     """For scripts."""
-    manifest = None if status.manifest is None else msgspec.to_builtins(status.manifest)
-    return json.dumps(
-        {"state": status.state, "folder": str(status.folder), "reason": status.reason, "manifest": manifest}, indent=2
-    )
+    said: dict[str, object] = {"state": status.state, "folder": str(status.folder), "reason": status.reason}
+    if status.manifest is not None:
+        said |= {"size_bytes": status.manifest.size_bytes, "build_s": status.manifest.build_s}
+    return json.dumps(said, indent=2)

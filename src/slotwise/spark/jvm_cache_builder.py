@@ -30,8 +30,8 @@ from slotwise.runtime.children import die_with_parent
 from slotwise.spark.bridge_jar import bridge_jar
 from slotwise.spark.home import find_spark
 from slotwise.spark.java import find_java
-from slotwise.spark.jvm_cache import BUILDING_PREFIX, LOCK_FILE, JvmCache, Manifest, supported, unusable
-from slotwise.spark.jvm_flags import file_name, use_flags
+from slotwise.spark.jvm_cache import BUILDING_PREFIX, LOCK_FILE, JvmCache, Manifest, needs_base, supported, unusable
+from slotwise.spark.jvm_flags import file_names, use_flags
 from slotwise.spark.jvm_training import Training
 
 LIMIT_S = 900.0
@@ -108,14 +108,16 @@ async def _build(cache: JvmCache, scratch: Path) -> Manifest:
     work, finished = scratch / "work", scratch / "finished"
     work.mkdir()
     finished.mkdir(mode=0o700)
-    training = Training(cache.java, cache.spark, cache.bridge_jar, work)
+    own_base = needs_base(cache.java)
+    training = Training(cache.java, cache.spark, cache.bridge_jar, work, own_base)
     await training.run()
-    made = work / file_name(cache.java)
-    if not made.is_file():
-        raise EnvironmentProblem(f"Java {cache.java.major} at {cache.java.path} wrote no cache at its end")
-    made.rename(finished / made.name)
-    await training.check(use_flags(cache.java, finished / made.name))
-    return cache.publish(finished, made.name, time.monotonic() - began)
+    names = file_names(cache.java, own_base)
+    for name in names:
+        if not (work / name).is_file():
+            raise EnvironmentProblem(f"Java {cache.java.major} at {cache.java.path} wrote no {name}")
+        (work / name).rename(finished / name)
+    await training.check(use_flags(cache.java, [finished / name for name in names]))
+    return cache.publish(finished, names, time.monotonic() - began)
 
 
 async def foreground(building: Coroutine[Any, Any, Manifest]) -> Manifest:

@@ -6,7 +6,8 @@ cache of the recording. Before, a JVM writes a dynamic class-data archive at its
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from slotwise.model.resources import GIB
@@ -32,31 +33,42 @@ OPTION_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
 """The variables of the environment in which a JVM finds options too."""
 
 
-def file_name(java: Java) -> str:
-    """The name of the cache's file."""
-    return "spark.aot" if java.major >= FIRST_AOT_MAJOR else "spark.jsa"
+def file_names(java: Java, own_base: bool) -> tuple[str, ...]:
+    """The names of the cache's files. A class-data archive lies on an archive of Java's own classes; ``own_base``: this
+    Java brings none, so the cache has one, as its first file.
+    """
+    if _is_aot(java):
+        return ("spark.aot",)
+    return ("java.jsa", "spark.jsa") if own_base else ("spark.jsa",)
 
 
-def use_flags(java: Java, cache: Path) -> tuple[str, ...]:
-    """What makes a JVM start from ``cache``, or without it and without a word where it does not fit."""
-    if java.major >= FIRST_AOT_MAJOR:
-        return (f"-XX:AOTCache={cache}", *quiet_flags(java))
-    return (f"-XX:SharedArchiveFile={cache}", "-Xshare:auto", *quiet_flags(java))
+def use_flags(java: Java, files: Sequence[Path]) -> tuple[str, ...]:
+    """What makes a JVM start from the ``files`` of a cache, or without and without a word where they do not fit."""
+    if _is_aot(java):
+        return (f"-XX:AOTCache={files[-1]}", *quiet_flags(java))
+    return (f"-XX:SharedArchiveFile={os.pathsep.join(map(str, files))}", "-Xshare:auto", *quiet_flags(java))
 
 
-def record_flags(java: Java, folder: Path) -> tuple[str, ...]:
+def base_flags(java: Java, folder: Path) -> tuple[str, ...]:
+    """What makes a JVM write the archive of Java's own classes into ``folder``, and do nothing else."""
+    return ("-Xshare:dump", f"-XX:SharedArchiveFile={folder / file_names(java, True)[0]}", *quiet_flags(java))
+
+
+def record_flags(java: Java, folder: Path, own_base: bool = False) -> tuple[str, ...]:
     """What makes a JVM keep what it has loaded, in ``folder``, at its end: as the cache itself before Java 24."""
-    if java.major >= FIRST_AOT_MAJOR:
+    if _is_aot(java):
         # The collector that the making step needs: a recording tells with which one it was made.
         return ("-XX:AOTMode=record", f"-XX:AOTConfiguration={folder / 'recorded'}", "-XX:+UseG1GC", *quiet_flags(java))
-    return (f"-XX:ArchiveClassesAtExit={folder / file_name(java)}", *quiet_flags(java))
+    *base, made = (folder / name for name in file_names(java, own_base))
+    lies_on = (f"-XX:SharedArchiveFile={base[0]}",) if base else ()
+    return (*lies_on, f"-XX:ArchiveClassesAtExit={made}", *quiet_flags(java))
 
 
 def make_flags(java: Java, folder: Path) -> tuple[str, ...]:
     """What makes a JVM turn the recording in ``folder`` into the cache, and do nothing else; none before Java 24."""
-    if java.major < FIRST_AOT_MAJOR:
+    if not _is_aot(java):
         return ()
-    recorded, made = folder / "recorded", folder / file_name(java)
+    recorded, made = folder / "recorded", folder / file_names(java, False)[0]
     return (
         *("-XX:AOTMode=create", f"-XX:AOTConfiguration={recorded}", f"-XX:AOTCache={made}", "-XX:+UseG1GC"),
         *quiet_flags(java),
@@ -65,7 +77,7 @@ def make_flags(java: Java, folder: Path) -> tuple[str, ...]:
 
 def quiet_flags(java: Java) -> tuple[str, ...]:
     """What keeps a JVM's remarks on its cache out of the job's logs. A name that it lacks would end it."""
-    return ("-Xlog:cds*=off", "-Xlog:aot*=off") if java.major >= FIRST_AOT_MAJOR else ("-Xlog:cds*=off",)
+    return ("-Xlog:cds*=off", "-Xlog:aot*=off") if _is_aot(java) else ("-Xlog:cds*=off",)
 
 
 def fits(

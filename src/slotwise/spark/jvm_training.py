@@ -27,7 +27,7 @@ from slotwise.spark.bridge import BridgeServer
 from slotwise.spark.conf import job_sizes
 from slotwise.spark.home import SparkHome
 from slotwise.spark.java import Java
-from slotwise.spark.jvm_flags import OPTION_VARIABLES, make_flags, quiet_flags, record_flags
+from slotwise.spark.jvm_flags import OPTION_VARIABLES, base_flags, make_flags, quiet_flags, record_flags
 
 _PROGRAM = Path(__file__).with_name("jvm_training_program.py")
 _DRIVER = AllocationId("training")
@@ -44,21 +44,29 @@ _LEFT_OUT = (
 
 @dataclass
 class Training:
-    """One training run in ``folder``, which is there, empty and on the disk of the cache. Nothing is left running."""
+    """One training run in ``folder``, which is there, empty and on the disk of the cache. Nothing is left running.
+
+    ``own_base``: this Java has no archive of its own classes, so one is made first.
+    """
 
     java: Java
     spark: SparkHome
     bridge_jar: Path
     folder: Path
+    own_base: bool = False
     env: Mapping[str, str] = field(default_factory=lambda: dict(os.environ), repr=False)
     _children: list[subprocess.Popen[bytes]] = field(default_factory=list, repr=False)
 
     async def run(self) -> None:
-        """Leave the cache in ``folder``, by the name of :func:`slotwise.spark.jvm_flags.file_name`.
+        """Leave the cache in ``folder``, by the names of :func:`slotwise.spark.jvm_flags.file_names`.
 
         Raises :class:`EnvironmentProblem` with what went wrong, OSError where the disk is full. Cancel it to end it.
         """
         try:
+            if self.own_base:
+                argv = (str(self.java.path), *base_flags(self.java, self.folder))
+                child = self._start(launch.Command(argv, dict(self.env), {}, str(self.folder)), "base")
+                self._check("the making of an archive of Java's own classes", await wait_exit(child), "base")
             await self._train()
             if flags := make_flags(self.java, self.folder):
                 slot = self._slot("making", flags)
@@ -122,7 +130,7 @@ class Training:
             await bridge.close()
 
     def _recording(self) -> tuple[str, ...]:
-        return (*record_flags(self.java, self.folder), *self._private(), self._listing("driver"))
+        return (*record_flags(self.java, self.folder, self.own_base), *self._private(), self._listing("driver"))
 
     def _private(self) -> tuple[str, ...]:
         """Nothing outside ``folder``: not even the file by which tools find a JVM."""
