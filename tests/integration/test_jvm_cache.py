@@ -98,7 +98,9 @@ def test_a_builder_ends_with_its_worker_and_leaves_nothing(sandbox: Sandbox, how
     cluster = Cluster(sandbox)
     cluster.start_master()
     worker = cluster.start_worker(
-        *("--cpus", "3", "--memory", "6g", "--orphan-timeout", "0", "--jvm-cache", "auto"),
+        # The slots' folder of a killed worker is the next one's to remove, there or here.
+        *("--directory", str(sandbox.directory / "worker"), "--orphan-timeout", "0"),
+        *("--cpus", "3", "--memory", "6g", "--jvm-cache", "auto"),
         *("-D", "taskmanager.jvm-cache.quiet-time=0 s", "-D", f"taskmanager.jvm-cache.directory={folder}"),
     )
     done = sandbox.run("submit", "--wait", *SMALL, "--num-executors", "1", str(PROGRAMS / "plain.py"))

@@ -118,7 +118,11 @@ class Training:
                 await asyncio.wait([serving, ending], return_when=asyncio.FIRST_COMPLETED)
                 if serving.done():
                     await serving
-                self._check("the training program", await ending, "program", "driver", "executor")
+                code = await ending
+                # A JVM that ended before its time knows why; the program only saw that.
+                if code and jvm.poll() is not None:
+                    self._check("the driver's JVM", jvm.returncode or code, "driver", "program")
+                self._check("the training program", code, "program", "driver", "executor")
             finally:
                 serving.cancel()
                 await asyncio.gather(serving, return_exceptions=True)
