@@ -106,7 +106,7 @@ def test_a_builder_ends_with_its_worker_and_leaves_nothing(sandbox: Sandbox, how
     done = sandbox.run("submit", "--wait", *SMALL, "--num-executors", "1", str(PROGRAMS / "plain.py"))
     assert done.returncode == 0, done.stderr
     # A training run is on its way: its driver's JVM at least.
-    wait_for(lambda: list(folder.glob(".building-*/work/driver.log")), 60, "a builder")
+    wait_for(lambda: list(folder.glob(".building-*/driver.log")), 60, "a builder")
     wait_for(lambda: sandbox.processes("jvm_cache_builder"), 10, "the builder's process")
     worker.send_signal(how)
     worker.wait(60)

@@ -70,11 +70,10 @@ class Machine:
 
     def publish(self, content: bytes = b"classes" * 1000) -> Path:
         cache = self.cache()
-        built = self.root / f"{BUILDING_PREFIX}1" / "finished"
-        built.mkdir(parents=True)
-        self.root.chmod(0o700)
-        (built / "spark.jsa").write_bytes(content)
-        cache.publish(built, ["spark.jsa"], 1.5)
+        self.root.mkdir(mode=0o700, exist_ok=True)
+        cache.clear()
+        (self.root / "spark.jsa").write_bytes(content)
+        cache.publish([self.root / "spark.jsa"], 1.5)
         return cache.folder / "spark.jsa"
 
 
@@ -265,6 +264,7 @@ def test_old_caches_and_unfinished_ones_are_removed(machine: Machine) -> None:
         os.utime(path.parent / MANIFEST, (used, used))
         keys.append(path.parent.name)
     (machine.root / f"{BUILDING_PREFIX}dead").mkdir()
+    (machine.root / ("0" * 24)).mkdir()
     (machine.root / "somebody's").mkdir()
     machine.cache().prune()
     left = {path.name for path in machine.root.iterdir()}
@@ -292,8 +292,9 @@ def test_a_java_without_an_archive_of_its_own_gets_one_in_the_cache(machine: Mac
     assert not needs_base(Java(machine.java.path, 25, "test"))
     folder = Path("/work")
     assert file_names(machine.java, True) == ("java.jsa", "spark.jsa")
-    assert "-XX:SharedArchiveFile=/work/java.jsa" in base_flags(machine.java, folder)
-    assert "-XX:SharedArchiveFile=/work/java.jsa" in record_flags(machine.java, folder, True)
+    base = Path("/caches/key/java.jsa")
+    assert f"-XX:SharedArchiveFile={base}" in base_flags(machine.java, base)
+    assert f"-XX:SharedArchiveFile={base}" in record_flags(machine.java, folder, base)
 
 
 def test_configuration() -> None:

@@ -14,6 +14,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import shutil
 import stat
 import tempfile
@@ -41,6 +42,7 @@ _RETRY_AFTER_S = 86400.0
 _HERE = Path(__file__).resolve().parent
 _TRAINING = ("jvm_flags.py", "jvm_training.py", "jvm_training_program.py")
 _CHUNK_BYTES = 1 << 20
+_KEY = re.compile(r"[0-9a-f]{24}")
 
 
 class CacheFile(msgspec.Struct, frozen=True):
@@ -186,21 +188,30 @@ class JvmCache:
         with contextlib.suppress(OSError):
             _write(self._failure_file, msgspec.json.encode(Failure(reason, time.time())))
 
-    def publish(self, built: Path, names: Iterable[str], build_s: float) -> Manifest:
-        """Make the folder ``built``, on the same file system, with the cache's files in it, this cache's own.
+    def clear(self) -> None:
+        """Make the folder anew and empty, for the holder of the lock. Whoever runs from a damaged cache keeps that."""
+        if self.folder.exists():
+            shutil.rmtree(self.folder)
+        self.folder.mkdir(mode=0o700)
 
-        It appears at once and whole. Whoever still runs from a damaged predecessor keeps that. Raises OSError.
+    def abandon(self) -> None:
+        """Remove the folder if it was not finished."""
+        if self.folder.exists() and not (self.folder / MANIFEST).exists():
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def publish(self, made: Iterable[Path], build_s: float) -> Manifest:
+        """Make the files ``made``, on the same file system, this cache's own. The folder is there and has no others.
+
+        Without its manifest a cache does not exist; that comes last, at once and whole. Raises OSError.
         """
         files = []
-        for name in names:
-            path = built / name
+        for path in made:
             path.chmod(0o600)
-            files.append(CacheFile(name, path.stat().st_size, _sha256(path)))
+            path.rename(self.folder / path.name)
+            kept = self.folder / path.name
+            files.append(CacheFile(kept.name, kept.stat().st_size, _sha256(kept)))
         manifest = Manifest(tuple(files), str(self.java.path), self.spark.version, time.time(), round(build_s, 1))
-        _write(built / MANIFEST, msgspec.json.encode(manifest))
-        if self.folder.exists():
-            shutil.move(self.folder, built.with_name(f"{built.name}-old"))
-        built.rename(self.folder)
+        _write(self.folder / MANIFEST, msgspec.json.encode(manifest))
         self._failure_file.unlink(missing_ok=True)
         return manifest
 
@@ -223,6 +234,8 @@ class JvmCache:
                     shutil.rmtree(path, ignore_errors=True)
                 elif path.suffix == ".failed" and now - path.stat().st_mtime > _RETRY_AFTER_S:
                     path.unlink()
+                elif _KEY.fullmatch(path.name) and not (path / MANIFEST).exists():
+                    shutil.rmtree(path, ignore_errors=True)
                 elif (path / MANIFEST).is_file() and path != self.folder:
                     entries.append(((path / MANIFEST).stat().st_mtime, path))
         entries.sort(reverse=True)

@@ -98,6 +98,7 @@ async def build(cache: JvmCache, limit_s: float = LIMIT_S) -> Manifest:
             cache.note_failure(str(error))
             raise EnvironmentProblem(f"no cache could be made: {error}") from error
         finally:
+            cache.abandon()
             shutil.rmtree(scratch, ignore_errors=True)
         cache.prune()
         return manifest
@@ -105,19 +106,22 @@ async def build(cache: JvmCache, limit_s: float = LIMIT_S) -> Manifest:
 
 async def _build(cache: JvmCache, scratch: Path) -> Manifest:
     began = time.monotonic()
-    work, finished = scratch / "work", scratch / "finished"
-    work.mkdir()
-    finished.mkdir(mode=0o700)
-    own_base = needs_base(cache.java)
-    training = Training(cache.java, cache.spark, cache.bridge_jar, work, own_base)
+    names = file_names(cache.java, needs_base(cache.java))
+    # An archive knows the path of the one that it lies on, so that one is made in its place.
+    base = [cache.folder / name for name in names[:-1]]
+    if base:
+        cache.clear()
+    training = Training(cache.java, cache.spark, cache.bridge_jar, scratch, base[0] if base else None)
     await training.run()
-    names = file_names(cache.java, own_base)
-    for name in names:
-        if not (work / name).is_file():
-            raise EnvironmentProblem(f"Java {cache.java.major} at {cache.java.path} wrote no {name}")
-        (work / name).rename(finished / name)
-    await training.check(use_flags(cache.java, [finished / name for name in names]))
-    return cache.publish(finished, names, time.monotonic() - began)
+    made = [*base, scratch / names[-1]]
+    for path in made:
+        if not path.is_file():
+            raise EnvironmentProblem(f"Java {cache.java.major} at {cache.java.path} wrote no {path.name}")
+    await training.check(use_flags(cache.java, made))
+    if not base:
+        # Not before: the one that is there serves until now.
+        cache.clear()
+    return cache.publish(made, time.monotonic() - began)
 
 
 async def foreground(building: Coroutine[Any, Any, Manifest]) -> Manifest:

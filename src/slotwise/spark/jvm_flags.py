@@ -49,19 +49,20 @@ def use_flags(java: Java, files: Sequence[Path]) -> tuple[str, ...]:
     return (f"-XX:SharedArchiveFile={os.pathsep.join(map(str, files))}", "-Xshare:auto", *quiet_flags(java))
 
 
-def base_flags(java: Java, folder: Path) -> tuple[str, ...]:
-    """What makes a JVM write the archive of Java's own classes into ``folder``, and do nothing else."""
-    return ("-Xshare:dump", f"-XX:SharedArchiveFile={folder / file_names(java, True)[0]}", *quiet_flags(java))
+def base_flags(java: Java, base: Path) -> tuple[str, ...]:
+    """What makes a JVM write the archive of Java's own classes to ``base``, and do nothing else."""
+    return ("-Xshare:dump", f"-XX:SharedArchiveFile={base}", *quiet_flags(java))
 
 
-def record_flags(java: Java, folder: Path, own_base: bool = False) -> tuple[str, ...]:
-    """What makes a JVM keep what it has loaded, in ``folder``, at its end: as the cache itself before Java 24."""
+def record_flags(java: Java, folder: Path, base: Path | None = None) -> tuple[str, ...]:
+    """What makes a JVM keep what it has loaded, in ``folder``, at its end: as the cache itself before Java 24, which
+    lies on ``base`` and knows its path, or on Java's own.
+    """
     if _is_aot(java):
         # The collector that the making step needs: a recording tells with which one it was made.
         return ("-XX:AOTMode=record", f"-XX:AOTConfiguration={folder / 'recorded'}", "-XX:+UseG1GC", *quiet_flags(java))
-    *base, made = (folder / name for name in file_names(java, own_base))
-    lies_on = (f"-XX:SharedArchiveFile={base[0]}",) if base else ()
-    return (*lies_on, f"-XX:ArchiveClassesAtExit={made}", *quiet_flags(java))
+    lies_on = (f"-XX:SharedArchiveFile={base}",) if base else ()
+    return (*lies_on, f"-XX:ArchiveClassesAtExit={folder / file_names(java, False)[0]}", *quiet_flags(java))
 
 
 def make_flags(java: Java, folder: Path) -> tuple[str, ...]:

@@ -46,14 +46,14 @@ _LEFT_OUT = (
 class Training:
     """One training run in ``folder``, which is there, empty and on the disk of the cache. Nothing is left running.
 
-    ``own_base``: this Java has no archive of its own classes, so one is made first.
+    ``base``: where an archive of Java's own classes is to be made first, because this Java brings none.
     """
 
     java: Java
     spark: SparkHome
     bridge_jar: Path
     folder: Path
-    own_base: bool = False
+    base: Path | None = None
     env: Mapping[str, str] = field(default_factory=lambda: dict(os.environ), repr=False)
     _children: list[subprocess.Popen[bytes]] = field(default_factory=list, repr=False)
 
@@ -63,8 +63,8 @@ class Training:
         Raises :class:`EnvironmentProblem` with what went wrong, OSError where the disk is full. Cancel it to end it.
         """
         try:
-            if self.own_base:
-                argv = (str(self.java.path), *base_flags(self.java, self.folder))
+            if self.base is not None:
+                argv = (str(self.java.path), *base_flags(self.java, self.base))
                 child = self._start(launch.Command(argv, dict(self.env), {}, str(self.folder)), "base")
                 self._check("the making of an archive of Java's own classes", await wait_exit(child), "base")
             await self._train()
@@ -134,7 +134,7 @@ class Training:
             await bridge.close()
 
     def _recording(self) -> tuple[str, ...]:
-        return (*record_flags(self.java, self.folder, self.own_base), *self._private(), self._listing("driver"))
+        return (*record_flags(self.java, self.folder, self.base), *self._private(), self._listing("driver"))
 
     def _private(self) -> tuple[str, ...]:
         """Nothing outside ``folder``: not even the file by which tools find a JVM."""
