@@ -92,6 +92,25 @@ def test_a_java_that_makes_none_is_said_in_one_line_and_not_tried_again(sandbox:
     assert shown["state"] == "failed"
 
 
+def test_a_worker_makes_it_in_the_background_and_the_next_job_starts_from_it(sandbox: Sandbox) -> None:
+    folder = sandbox.directory / "caches"
+    cluster = Cluster(sandbox)
+    cluster.start_master()
+    cluster.start_worker(
+        *("--cpus", "3", "--memory", "6g", "--jvm-cache", "auto", "-D", "taskmanager.jvm-cache.quiet-time=0 s"),
+        *("-D", f"taskmanager.jvm-cache.directory={folder}"),
+    )
+    submit = ("submit", "--wait", *SMALL, "--num-executors", "1", str(PROGRAMS / "cache_used.py"))
+    first = sandbox.run(*submit)
+    assert json.loads(first.stdout.strip().splitlines()[-1])["driver"] is False
+    wait_for(lambda: list(folder.glob("*/manifest.json")), BUILD_LIMIT_S, "the cache")
+    second = sandbox.run(*submit)
+    assert json.loads(second.stdout.strip().splitlines()[-1]) == {"driver": True, "executor": True, "sum": 45}
+    wait_for(lambda: not sandbox.processes("jvm_cache_builder"), 30, "the builder's end")
+    assert len(list(folder.iterdir())) == 2
+    cluster.stop()
+
+
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_a_builder_ends_with_its_worker_and_leaves_nothing(sandbox: Sandbox, how: signal.Signals) -> None:
     folder = sandbox.directory / "caches"
