@@ -90,11 +90,11 @@ def test_one_way_before_java_24_and_another_from_there_on() -> None:
     assert use_flags(J17, [path]) == (f"-XX:SharedArchiveFile={path}", "-Xshare:auto", "-Xlog:cds*=off")
     assert use_flags(J17, [Path("/k/java.jsa"), path])[0] == f"-XX:SharedArchiveFile=/k/java.jsa:{path}"
     assert use_flags(J25, [path]) == (f"-XX:AOTCache={path}", "-Xlog:cds*=off", "-Xlog:aot*=off")
-    assert "-XX:ArchiveClassesAtExit=/work/spark.jsa" in record_flags(J17, Path("/work"))
-    assert make_flags(J17, Path("/work")) == ()
-    assert "-XX:AOTConfiguration=/work/recorded" in record_flags(J25, Path("/work"))
-    assert {"-XX:AOTConfiguration=/work/recorded", "-XX:AOTCache=/work/spark.aot"} <= set(
-        make_flags(J25, Path("/work"))
+    assert "-XX:ArchiveClassesAtExit=/build/spark.jsa" in record_flags(J17, Path("/build"))
+    assert make_flags(J17, Path("/build")) == ()
+    assert "-XX:AOTConfiguration=/build/recorded" in record_flags(J25, Path("/build"))
+    assert {"-XX:AOTConfiguration=/build/recorded", "-XX:AOTCache=/build/spark.aot"} <= set(
+        make_flags(J25, Path("/build"))
     )
 
 
@@ -290,7 +290,7 @@ def test_a_java_without_an_archive_of_its_own_gets_one_in_the_cache(machine: Mac
     assert needs_base(machine.java)
     assert machine.key() != key
     assert not needs_base(Java(machine.java.path, 25, "test"))
-    folder = Path("/work")
+    folder = Path("/build")
     assert file_names(machine.java, True) == ("java.jsa", "spark.jsa")
     base = Path("/caches/key/java.jsa")
     assert f"-XX:SharedArchiveFile={base}" in base_flags(machine.java, base)
