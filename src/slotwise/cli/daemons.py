@@ -252,6 +252,12 @@ def _token(file: Path) -> str:
     help="How long drivers and executors outlive this process if it is killed; a worker that is started here again "
     "within that time takes them over. 0: not at all [default: taskmanager.orphan-timeout].",
 )
+@click.option(
+    "--jvm-cache",
+    type=click.Choice(["auto", "off"]),
+    help="Whether drivers and executors start from a cache of loaded classes, which is made in the background where "
+    "there is none [default: taskmanager.jvm-cache.mode].",
+)
 @config_options
 @_LOG_LEVEL
 def worker(**given: Any) -> int:
@@ -299,6 +305,8 @@ def worker(**given: Any) -> int:
         registration_timeout_s=configuration.get("taskmanager.registration.timeout"),
         slot_timeout_s=configuration.get("taskmanager.slot.timeout"),
         orphan_timeout_s=orphan_timeout_s,
+        jvm_cache_root=configuration.jvm_cache_root(given["jvm_cache"]),
+        jvm_cache_quiet_s=configuration.get("taskmanager.jvm-cache.quiet-time"),
     )
     try:
         return asyncio.run(WorkerProcess(options).run())
