@@ -238,14 +238,17 @@ class Executors:
         return DriverDirectives(self._version, self.report.app_id, launched, tuple(self._lost.values()), leaving)
 
 
-def report_events(job: JobId, before: DriverReport | None, report: DriverReport) -> list[Event]:
-    """What people may want to know of the step from one driver report to the next."""
+def report_events(job: JobId, before: DriverReport | None, report: DriverReport, most: int | None) -> list[Event]:
+    """What people may want to know of the step from one driver report to the next. ``most``: Spark's dynamic
+    allocation does not know how many executors the job may have, so its wishes are cut to that.
+    """
     events = []
     new_application = before is None or before.app_id != report.app_id
     if new_application:
         events.append(Event("application", job, fields={"app_id": report.app_id}))
-    if before is None or _counts(before) != _counts(report):
-        events.append(Event("executors-wanted", job, fields={"count": sum(_counts(report).values())}))
+    wanted = _wanted(report, most)
+    if before is None or _wanted(before, most) != wanted:
+        events.append(Event("executors-wanted", job, fields={"count": sum(wanted.values())}))
     for executor_id in report.registered:
         if before is None or new_application or executor_id not in before.registered:
             events.append(Event("executor-registered", job, fields={"executor": executor_id}))
@@ -255,5 +258,5 @@ def report_events(job: JobId, before: DriverReport | None, report: DriverReport)
     return events
 
 
-def _counts(report: DriverReport) -> dict[int, int]:
-    return {total.profile_id: total.count for total in report.totals}
+def _wanted(report: DriverReport, most: int | None) -> dict[int, int]:
+    return {total.profile_id: total.count if most is None else min(total.count, most) for total in report.totals}

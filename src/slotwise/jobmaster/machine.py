@@ -263,7 +263,7 @@ class JobMaster:
             self.rescaling.start_again(RescaleCause.INITIAL_SCHEDULE)
         elif before is not None and self.executors.wanted(self.rescaling.most) != wanted:
             self.rescaling.because(RescaleCause.DYNAMIC_ALLOCATION)
-        effects.events += report_events(self.job, before, report)
+        effects.events += report_events(self.job, before, report, self.rescaling.most)
 
     def _on_scale(self, bounds: ExecutorBounds, version: int, now: float, effects: Effects) -> None:
         if self.rescaling.ask(bounds, version):

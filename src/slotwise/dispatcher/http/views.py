@@ -128,7 +128,7 @@ def _running(master: JobMaster) -> JsonObject:
             {"attempt": restart.attempt, "reason": restart.reason} for restart in master.driver.progress.restarts
         ],
         "executors": {
-            "wanted": sum(total.count for total in report.totals) if report is not None else 0,
+            "wanted": sum(total.count for total in master.executors.wanted(master.rescaling.most)),
             "launched": len(master.executors.live),
             "registered": sum(1 for executor in master.executors.live.values() if executor.registered),
             "launched_in_all": master.executors.next_id - 1,
