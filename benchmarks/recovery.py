@@ -72,7 +72,13 @@ class Bench:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.env = {**os.environ, "SLOTWISE_STATE_DIR": str(folder / "state"), "PYTHONUNBUFFERED": "1"}
+        self.env = {
+            **os.environ,
+            "SLOTWISE_STATE_DIR": str(folder / "state"),
+            # Nothing is to be made in the background while times are taken.
+            "SLOTWISE_CONF_TASKMANAGER_JVM_CACHE_MODE": "off",
+            "PYTHONUNBUFFERED": "1",
+        }
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = int(probe.getsockname()[1])

@@ -54,7 +54,12 @@ def main() -> None:
 
 def measure(directory: Path, program: Path, rounds: int) -> list[Case]:
     """All cases."""
-    env = {**os.environ, "SLOTWISE_STATE_DIR": str(directory / "state")}
+    env = {
+        **os.environ,
+        "SLOTWISE_STATE_DIR": str(directory / "state"),
+        # The peer has none either; jvm_cache.py measures what it brings.
+        "SLOTWISE_CONF_TASKMANAGER_JVM_CACHE_MODE": "off",
+    }
     # The first use compiles the bridge where no wheel brought it; that happens once a machine.
     slotwise(env, "doctor", check=False)
     embedded = [first_task(slotwise_argv("run", "--quiet", str(program)), env) for _ in range(rounds)]

@@ -115,6 +115,17 @@ class Client:
         """The details of a job."""
         return dict(self.call("GET", f"/v1/jobs/{job}"))
 
+    def bounds(self, job: str) -> tuple[int, int | None]:
+        """The least and the greatest number of executors that the job may have (None: no bound)."""
+        details = self.job(job)
+        return details["min-executors"], details["max-executors"]
+
+    def scale(self, job: str, least: int, most: int | None) -> None:
+        """Change the number of executors that the job may have, now and for good."""
+        bounds = {"lowerBound": least, "upperBound": 2**31 - 1 if most is None else most}
+        body = {"jobVertexResourceRequirements": {"application": {"parallelism": bounds}}}
+        self.call("PUT", f"/v1/jobs/{job}/resource-requirements", json=body)
+
     def wait(self, job: str, poll_s: float = 0.3, patience_s: float = 120.0) -> Iterator[dict[str, Any]]:
         """The details of a job, again and again, the last time in its final state. A master that is away for less than
         ``patience_s`` seconds (a restart) is waited for.

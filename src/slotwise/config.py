@@ -15,6 +15,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import platformdirs
 import yaml
 
 from slotwise.jobmaster.config import JobMasterConfig
@@ -43,6 +44,16 @@ def _parse_count(text: str, what: str) -> int:
     if not text.strip().isdigit():
         raise ConfigError(f"{what}: {text!r} is not a whole number")
     return int(text)
+
+
+def _parse_cache_mode(text: str, what: str) -> str:
+    if text not in ("auto", "off"):
+        raise ConfigError(f"{what}: {text!r} is neither auto nor off")
+    return text
+
+
+def _parse_folder(text: str, _what: str) -> Path:
+    return Path(text).expanduser().absolute()
 
 
 @dataclass(frozen=True)
@@ -152,6 +163,18 @@ _ALL = (
         "How long a job waits for more once its minimum is there.",
     ),
     Option(
+        "jobmanager.adaptive-scheduler.executing.cooldown-after-rescaling",
+        "30 s",
+        _D,
+        "After a job's number of executors has changed, none is taken away for so long; growing is never put off.",
+    ),
+    Option(
+        "executor.decommission-timeout",
+        "1 min",
+        _D,
+        "How long an executor that is taken away may move its shuffle and cached blocks to others.",
+    ),
+    Option(
         "restart-strategy.type",
         "exponential-delay",
         _parse_strategy,
@@ -195,6 +218,26 @@ _ALL = (
         "",
         _parse_fraction,
         "A default slot is this part of a worker's total, as in 0.25 or 1/4; wins over numberOfTaskSlots.",
+    ),
+    Option(
+        "taskmanager.jvm-cache.mode",
+        "auto",
+        _parse_cache_mode,
+        "auto: drivers and executors start from a cache of loaded classes, which a worker makes in the background "
+        "where there is none. off: neither.",
+    ),
+    Option(
+        "taskmanager.jvm-cache.directory",
+        "",
+        _parse_folder,
+        "Where these caches are, 200 MB each (default: jvm in the user's cache folder for slotwise).",
+    ),
+    Option(
+        "taskmanager.jvm-cache.quiet-time",
+        "15 s",
+        _D,
+        "A cache is made when for so long no driver or executor was started on the worker and its machine is not busy; "
+        "0: at once, and however busy it is.",
     ),
 )
 OPTIONS: dict[str, Option] = {option.key: option for option in _ALL}
@@ -287,6 +330,15 @@ class Configuration:
             memory = choose(memory, shape.default_profile.memory_bytes * slots)
         return ResourceProfile(cpu, memory)
 
+    def jvm_cache_root(self, mode: str | None = None) -> Path | None:
+        """Where caches of loaded classes are kept; None when they are switched off. ``mode`` (auto, off) goes before
+        the configured one.
+        """
+        if (mode or self.get("taskmanager.jvm-cache.mode")) == "off":
+            return None
+        folder: Path | None = self.get("taskmanager.jvm-cache.directory")
+        return folder or Path(platformdirs.user_cache_dir("slotwise")) / "jvm"
+
     def as_flags(self) -> tuple[str, ...]:
         """What was set, as flags for a worker that this process starts."""
         return tuple(word for key, value in self.given.items() for word in ("-D", f"{key}={value}"))
@@ -330,6 +382,8 @@ class Configuration:
             stabilisation_s=self.get("jobmanager.adaptive-scheduler.resource-stabilization-timeout"),
             idle_slot_timeout_s=self.get("slot.idle.timeout"),
             restart=self.restart_strategy(),
+            cool_down_s=self.get("jobmanager.adaptive-scheduler.executing.cooldown-after-rescaling"),
+            decommission_timeout_s=self.get("executor.decommission-timeout"),
             driver_fence_s=self.get("heartbeat.timeout") + self.get("taskmanager.orphan-timeout") + _FENCE_MARGIN_S,
         )
 

@@ -37,7 +37,7 @@ from slotwise.model.ids import (
     WorkerId,
     job_master_address,
 )
-from slotwise.model.job import JobSpec, JobState
+from slotwise.model.job import ExecutorBounds, JobSpec, JobState
 from slotwise.protocol.codec import Mail
 from slotwise.protocol.effects import (
     ConnectionClosed,
@@ -56,6 +56,8 @@ from slotwise.protocol.messages import (
     JobAccepted,
     JobRefused,
     Message,
+    ScaleAccepted,
+    ScaleJob,
     SubmitJob,
     WorkerBlocked,
 )
@@ -99,6 +101,7 @@ class Master:
         self.logs = LogStore(options.directory / "jobs")
         self.job_masters: dict[JobId, JobMaster] = {}
         self.crashed: asyncio.Future[str] | None = None
+        self.only_job: JobId | None = None
         """Why the master must end: a component failed, or it leads no more."""
         self._election = election or EmbeddedLeaderElection(options.directory, self._has_jobs)
         self._ids = RandomIds()
@@ -311,9 +314,9 @@ class Master:
         """In place of any that there is. One that fails is the Dispatcher's business, with the job's record."""
         job, address = start.job, job_master_address(start.job)
         self._retire(address)
-        machine = JobMaster(
-            job, start.spec, self.options.job_master, start.token, self._ids, monotonic(), start.progress
-        )
+        config, now = self.options.job_master, monotonic()
+        progress, bounds, version = start.progress, start.bounds, start.bounds_version
+        machine = JobMaster(job, start.spec, config, start.token, self._ids, now, progress, bounds, version)
 
         def on_crash(name: str, error: BaseException) -> None:
             if self._actors.get(address) is actor:
@@ -355,6 +358,10 @@ class Master:
                 if actor is not None:
                     actor.post(ConnectionClosed(worker))
 
+    def end_workers(self, reason: str) -> None:
+        """Have all workers end in order, also those that came by themselves: this cluster is over."""
+        self._carry_out(self.resource_manager.end_workers(reason))
+
     def worker_exited(self, exited: WorkerExited) -> None:
         """The provisioner has seen a worker's end."""
         self._actors[RESOURCE_MANAGER].post(exited)
@@ -376,6 +383,8 @@ class Master:
 
     async def submit(self, spec: JobSpec, key: str | None = None) -> JobId:
         """Submit a job. Raises :class:`ClusterError` with the reason when it is refused."""
+        if self.only_job is not None:
+            raise ClusterError(f"this master was started for one job, {self.only_job}; it takes no other")
         answer = await self.ask(SubmitJob(key or self._ids.new_id("key"), spec))
         if isinstance(answer, JobAccepted):
             return answer.job
@@ -387,6 +396,13 @@ class Master:
         if isinstance(answer, CancelAccepted):
             return answer.state
         raise ClusterError(answer.reason if isinstance(answer, JobRefused) else "the cancel was not understood")
+
+    async def scale(self, job: JobId, bounds: ExecutorBounds) -> ExecutorBounds:
+        """Change how many executors a job may have. Raises :class:`ClusterError` with the reason when it is refused."""
+        answer = await self.ask(ScaleJob(job, bounds))
+        if isinstance(answer, ScaleAccepted):
+            return answer.bounds
+        raise ClusterError(answer.reason if isinstance(answer, JobRefused) else "the change was not understood")
 
     async def block(self, worker: WorkerId, blocked: bool) -> None:
         """Block or unblock a worker. Raises :class:`ClusterError` for an unknown one."""

@@ -1,7 +1,7 @@
 """The first part of carrying effects out: what is to be recorded is, before anything else of the same effects is done;
 what cannot be recorded decides what of the rest may be (see :class:`~slotwise.protocol.effects.Effects`).
 
-- A job that cannot be recorded is refused, and a cancel likewise; nothing is changed.
+- A job that cannot be recorded is refused, and a cancel or new bounds likewise; nothing is changed.
 - Progress that cannot be recorded: nothing else of the effects is done. The JobMaster repeats what it wants, with the
   record.
 - A result that cannot be recorded is kept and tried again. Until it is on the disk the Dispatcher is not told of it,
@@ -10,7 +10,7 @@ what cannot be recorded decides what of the rest may be (see :class:`~slotwise.p
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import msgspec
 import structlog
@@ -19,17 +19,27 @@ from slotwise.dispatcher.job_store import JobStore
 from slotwise.dispatcher.machine import Dispatcher
 from slotwise.model.errors import StaleLeader, StoreError
 from slotwise.model.ids import JobId, job_master_address
+from slotwise.model.job import ExecutorBounds
 from slotwise.model.progress import JobProgress, RecoveredJob
 from slotwise.protocol.effects import (
     Effects,
     Event,
+    PersistBounds,
     PersistCancel,
     PersistJob,
     PersistProgress,
     PersistRecord,
     PersistResult,
 )
-from slotwise.protocol.messages import CancelAccepted, FreeSlots, JobAccepted, JobRefused, JobStatus, Message
+from slotwise.protocol.messages import (
+    CancelAccepted,
+    FreeSlots,
+    JobAccepted,
+    JobRefused,
+    JobStatus,
+    Message,
+    ScaleAccepted,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -39,11 +49,14 @@ class Records:
     ``unwritten``: results that the store would not take yet.
     """
 
-    def __init__(self, store: JobStore, dispatcher: Dispatcher, recovered: Iterable[RecoveredJob]) -> None:
+    def __init__(self, store: JobStore, dispatcher: Dispatcher, recovered: Sequence[RecoveredJob]) -> None:
         self._store = store
         self._dispatcher = dispatcher
         self.progress: dict[JobId, JobProgress] = {
             job.job: job.progress for job in recovered if job.progress is not None and job.result is None
+        }
+        self._bounds: dict[JobId, ExecutorBounds] = {
+            job.job: job.bounds for job in recovered if job.bounds is not None and job.result is None
         }
         self.unwritten: dict[JobId, PersistResult] = {}
 
@@ -81,10 +94,13 @@ class Records:
 
     def _kept(self, record: PersistRecord) -> None:
         match record:
+            case PersistBounds(job, bounds):
+                self._bounds[job] = bounds
             case PersistProgress(job, progress):
                 self.progress[job] = progress
             case PersistResult(job):
                 self.unwritten.pop(job, None)
+                self._bounds.pop(job, None)
                 self.progress.pop(job, None)
             case _:
                 pass
@@ -100,6 +116,9 @@ class Records:
             case PersistCancel(job):
                 self._dispatcher.keep_running(job)
                 _refuse(effects, CancelAccepted, reason)
+            case PersistBounds(job):
+                self._dispatcher.take_back_bounds(job, self._bounds.get(job))
+                _refuse(effects, ScaleAccepted, reason)
             case PersistResult(job):
                 if job not in self.unwritten:
                     effects.events.append(Event("record-failed", job, fields={"reason": reason}))

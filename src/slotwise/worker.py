@@ -25,6 +25,7 @@ from slotwise.runtime.logs import LogShipper
 from slotwise.runtime.slots import SlotRunner
 from slotwise.runtime.stream import MasterStream
 from slotwise.spark.bridge import BridgeServer
+from slotwise.spark.jvm_cache_keeper import KeeperPolicy
 from slotwise.spark.launcher import SparkLauncher
 from slotwise.taskexecutor.machine import TaskExecutor, TaskExecutorConfig
 
@@ -36,7 +37,9 @@ class WorkerOptions:
     """How a worker is started. Its directory is made below ``base`` and removed at the end. Without a ``worker`` it
     takes over what another of this host has left there alive, if it can, or draws an id of its own.
 
-    ``orphan_timeout_s``: how long what runs in its slots outlives this process; 0: not at all.
+    ``orphan_timeout_s``: how long what runs in its slots outlives this process; 0: not at all. ``jvm_cache_root``:
+    where caches of loaded classes are (None: neither used nor made); one is made when no process was started for
+    ``jvm_cache_quiet_s`` seconds.
     """
 
     master_url: str
@@ -51,6 +54,8 @@ class WorkerOptions:
     registration_timeout_s: float = 300.0
     slot_timeout_s: float = 10.0
     orphan_timeout_s: float = 15.0
+    jvm_cache_root: Path | None = None
+    jvm_cache_quiet_s: float = 15.0
 
 
 class WorkerProcess:
@@ -96,7 +101,13 @@ class WorkerProcess:
         bridge = BridgeServer(lambda allocation, report: self._actor.post(DriverSaid(allocation, report)))
         await bridge.start(home.record.bridge_port)
         home.note_bridge(bridge.port)
-        launcher = SparkLauncher(bridge, options.host, options.total.extended)
+        launcher = SparkLauncher(
+            bridge,
+            options.host,
+            options.total.extended,
+            cache_root=options.jvm_cache_root,
+            cache_policy=KeeperPolicy(quiet_s=options.jvm_cache_quiet_s),
+        )
         keepers = KeeperSettings(home.lock, options.orphan_timeout_s)
         self._runner = SlotRunner(home.directory, launcher, self._shipper, self._on_process, self._on_crash, keepers)
         adopted = self._runner.adopt(home.left)
@@ -119,6 +130,7 @@ class WorkerProcess:
         finally:
             memory.cancel()
             self._runner.kill_all()
+            await launcher.close()
             await self._runner.settle()
             await self._shipper.stop()
             await self._stream.close()

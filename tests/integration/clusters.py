@@ -22,6 +22,7 @@ SMALL = (
     *("--driver-memory", "512m", "--executor-memory", "512m"),
     *("--conf", "spark.driver.memoryOverhead=256m", "--conf", "spark.executor.memoryOverhead=256m"),
 )
+NO_JVM_CACHE = "SLOTWISE_CONF_TASKMANAGER_JVM_CACHE_MODE"
 SLOT_BYTES = 768 * 1024 * 1024
 
 
@@ -47,6 +48,8 @@ class Sandbox:
         self.env = {
             **{key: value for key, value in os.environ.items() if not key.startswith("SLOTWISE_")},
             "SLOTWISE_STATE_DIR": str(directory / "state"),
+            # Or every test would begin to make one.
+            NO_JVM_CACHE: "off",
             "TEST_MARK": self.mark,
             "TMPDIR": str(self.temporary),
         }

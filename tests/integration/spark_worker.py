@@ -118,7 +118,7 @@ class Worker:
             if key not in gone and key in self.executors and self.executors[key].app_id == app
         }
         self.directives = DriverDirectives(
-            self.directives.version + 1, app, launched, tuple(self.lost), dict(self.regions)
+            self.directives.version + 1, app, launched, tuple(self.lost), regions=dict(self.regions)
         )
         assert self._connection is not None
         self._connection.sendall(msgspec.json.encode({"directives": self.directives}) + b"\n")

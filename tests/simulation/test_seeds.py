@@ -72,7 +72,7 @@ def test_a_planted_bug_is_found_replayed_and_shrunk(name: str) -> None:
 
 
 def test_every_planted_bug_changes_its_module_in_one_place() -> None:
-    assert len(PLANTED) >= 25
+    assert sum(not bug.unseen for bug in PLANTED.values()) >= 25
     for bug in PLANTED.values():
         path = os.path.join(os.path.dirname(sys.modules["slotwise"].__file__ or ""), *bug.module.split(".")[1:]) + ".py"
         with open(path, encoding="utf-8") as file:

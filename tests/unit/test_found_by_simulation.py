@@ -256,3 +256,14 @@ def test_f_06_a_new_dispatcher_ends_the_job_master_of_a_job_that_is_over() -> No
     status = JobStatus(JOB, 4, JobState.FINISHED, result, released=True)
     effects = machine.handle(envelope(DISPATCHER, 9, job_master_address(JOB), 5, status), 1.0)
     assert effects.job_masters == [StopJobMaster(JOB)]
+
+
+def test_d_02_d_06_a_declaration_that_was_overtaken_stays_so_when_its_job_falls_silent() -> None:
+    ledger = Ledger()
+    ledger.declare(JOB, 1, {SMALL: 1})
+    ledger.declare(JOB, 2, {})
+    ledger.suspend(JOB)
+    assert not ledger.declare(JOB, 1, {SMALL: 1})
+    assert ledger.lacking() == []
+    ledger.renew(JOB)
+    assert ledger.declare(JOB, 1, {SMALL: 1})

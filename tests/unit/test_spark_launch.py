@@ -166,7 +166,8 @@ def test_dynamic_allocation_bounds() -> None:
         slot(),
     )
     prefix = "spark.dynamicAllocation."
-    assert [conf[prefix + key] for key in ("minExecutors", "initialExecutors", "maxExecutors")] == ["1", "2", "5"]
+    assert [conf[prefix + key] for key in ("minExecutors", "initialExecutors")] == ["1", "2"]
+    assert prefix + "maxExecutors" not in conf
     assert "spark.executor.instances" not in conf
 
 

@@ -12,21 +12,23 @@ import signal
 import socket
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from slotwise.cli.logging import configure_logging
-from slotwise.cli.options import config_options, local_options, worker_total
+from slotwise.cli.options import config_options, given_job_options, job_options, job_spec, local_options, worker_total
 from slotwise.client import DEFAULT_PORT, default_master_url, default_token_file, read_token, state_directory
 from slotwise.model.errors import SlotwiseError, UsageError
+
+if TYPE_CHECKING:
+    from slotwise.cli.single_job import SingleJob
 
 _LOG_LEVEL = click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
-    default="info",
-    show_default=True,
-    help="What to log to standard error.",
+    default=None,
+    help="What to log to standard error [default: info; with --job warning].",
 )
 
 
@@ -44,9 +46,12 @@ _LOG_LEVEL = click.option(
 )
 @click.option("--local-workers", is_flag=True, help="Start workers on this machine when jobs need them.")
 @click.option("--address-file", type=click.Path(path_type=Path), help="Write the address as JSON here once it listens.")
+@click.option("--job", "program", metavar="PROGRAM", help="Serve this one job and end with it; its ARGS follow.")
+@job_options
 @local_options
 @config_options
 @_LOG_LEVEL
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def master(**given: Any) -> int:
     """Run a master: REST, workers' stream and all JobMasters on one HTTP port.
 
@@ -56,17 +61,34 @@ def master(**given: Any) -> int:
     the same --directory and --port soon (within the heartbeat timeout), and it takes over jobs and workers as if
     nothing had been: this is how to restart or upgrade its machine. One master at a time leads in a directory.
 
+    With --job the cluster is for one job: it needs no submission, takes every slot of every worker that comes, goes on
+    with what is there when workers go, and ends, with its workers, when the job ends. Options for jobs (see `slotwise
+    submit --help`) describe it; the exit code is the program's own.
+
     \b
     Examples:
       slotwise master
       slotwise master --directory /srv/slotwise --standby
       slotwise master --port 0 --local-workers --workers 4 --worker-memory 8g
+      slotwise master --executor-memory 4g --job job.py -- --date 2013-01-01
     """
-    configure_logging(given["log_level"])
-    return asyncio.run(_master(given))
+    single = None
+    if given["program"] is not None:
+        from slotwise.cli.console import Screen
+        from slotwise.cli.single_job import SingleJob, reactive
+
+        if given["num_executors"] is not None:
+            raise UsageError("--job takes every slot there is: say --min-executors N to wait for so many at first")
+        single = SingleJob(reactive(job_spec(given["program"], given["args"], given)), Screen(quiet=False))
+    elif given["args"]:
+        raise UsageError(f"{given['args'][0]}: arguments belong to the program of --job")
+    elif unused := given_job_options(given):
+        raise UsageError(f"{unused} describes a job; it says nothing without --job")
+    configure_logging(given["log_level"] or ("warning" if single else "info"))
+    return asyncio.run(_master(given, single))
 
 
-async def _master(given: dict[str, Any]) -> int:
+async def _master(given: dict[str, Any], single: SingleJob | None) -> int:
     from slotwise.cli.run import shape_from
     from slotwise.config import load
     from slotwise.master import Master, MasterOptions
@@ -133,11 +155,16 @@ async def _master(given: dict[str, Any]) -> int:
         partial.replace(address_file)
     assert service.crashed is not None
     # Whatever ends this master but its user's wish, the next one goes on from here.
-    leave = True
+    leave, code = True, 0
+    serving: list[asyncio.Future[Any]] = [stopping, service.crashed]
+    job = asyncio.ensure_future(single.run(service)) if single is not None else None
     try:
-        await asyncio.wait([stopping, service.crashed], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([*serving, *([job] if job is not None else [])], return_when=asyncio.FIRST_COMPLETED)
         if service.crashed.done():
             raise SlotwiseError(f"the master ends, and what runs is left to the next one: {service.crashed.result()}")
+        if job is not None and job.done():
+            leave = False
+            return job.result()
         by_default = "leave" if signals[0] == signal.SIGTERM and shape is None else "cancel"
         leave = (given["on_stop"] or by_default) == "leave"
         unfinished = sum(1 for record in service.dispatcher.jobs.values() if not record.state.is_final)
@@ -146,12 +173,17 @@ async def _master(given: dict[str, Any]) -> int:
         else:
             click.echo("slotwise: stopping", err=True)
             await _cancel_all(service, hurry)
+            if job is not None:
+                service.end_workers("the job of this cluster is cancelled")
+                code = 130
     finally:
         stopping.cancel()
+        if job is not None:
+            job.cancel()
         await service.close(0.0 if hurry.is_set() else 10.0, leave=leave)
         if address_file is not None:
             address_file.unlink(missing_ok=True)
-    return 0
+    return code
 
 
 async def _cancel_all(service: Any, hurry: asyncio.Event, limit_s: float = 20.0) -> None:
@@ -220,6 +252,12 @@ def _token(file: Path) -> str:
     help="How long drivers and executors outlive this process if it is killed; a worker that is started here again "
     "within that time takes them over. 0: not at all [default: taskmanager.orphan-timeout].",
 )
+@click.option(
+    "--jvm-cache",
+    type=click.Choice(["auto", "off"]),
+    help="Whether drivers and executors start from a cache of loaded classes, which is made in the background where "
+    "there is none [default: taskmanager.jvm-cache.mode].",
+)
 @config_options
 @_LOG_LEVEL
 def worker(**given: Any) -> int:
@@ -236,7 +274,7 @@ def worker(**given: Any) -> int:
     from slotwise.model.ids import WorkerId
     from slotwise.worker import WorkerOptions, WorkerProcess
 
-    configure_logging(given["log_level"])
+    configure_logging(given["log_level"] or "info")
     configuration = load(given["config_file"], given["settings"])
     total = worker_total(
         given["cpus"] or str(os.cpu_count() or 1),
@@ -267,6 +305,8 @@ def worker(**given: Any) -> int:
         registration_timeout_s=configuration.get("taskmanager.registration.timeout"),
         slot_timeout_s=configuration.get("taskmanager.slot.timeout"),
         orphan_timeout_s=orphan_timeout_s,
+        jvm_cache_root=configuration.jvm_cache_root(given["jvm_cache"]),
+        jvm_cache_quiet_s=configuration.get("taskmanager.jvm-cache.quiet-time"),
     )
     try:
         return asyncio.run(WorkerProcess(options).run())

@@ -38,7 +38,7 @@ class Finding:
 @click.command()
 @json_option
 def doctor(as_json: bool) -> int:
-    """Check this machine: Java, Python, Spark, the bridge, memory, disk, ports. Exit code 1 when something is
+    """Check this machine: Java, Python, Spark, bridge, JVM cache, memory, disk, ports. Exit code 1 when something is
     missing.
     """
     findings = [check() for check in CHECKS]
@@ -93,6 +93,45 @@ def _bridge() -> Finding:
     except SlotwiseError as error:
         return Finding("Bridge", "problem", str(error), "see what is said of Java and Spark above")
     return Finding("Bridge", "ok", str(jar))
+
+
+def _jvm_cache() -> Finding:
+    import asyncio
+
+    from slotwise.config import load
+    from slotwise.spark.jvm_cache import describe, unwritable
+    from slotwise.spark.jvm_cache_builder import find_cache, proved
+
+    name = "JVM cache"
+    try:
+        root = load().jvm_cache_root()
+        if root is None:
+            return Finding(name, "ok", "switched off (taskmanager.jvm-cache.mode)")
+        cache = find_cache(root)
+    except SlotwiseError as error:
+        return Finding(name, "warning", str(error), "JVMs start without; see what is said of Java and Spark above")
+    status = cache.status()
+    match status.state:
+        case "ready":
+            try:
+                asyncio.run(proved(cache))
+            except SlotwiseError as error:
+                return Finding(name, "warning", str(error), "JVMs start without; try: slotwise cache build")
+            return Finding(name, "ok", f"works: {describe(status)}")
+        case "missing":
+            if reason := unwritable(root):
+                return Finding(
+                    name, "warning", reason, "JVMs start without; or name another: -D taskmanager.jvm-cache.directory"
+                )
+            later = "a worker makes one in the background when it has run a job, or now: slotwise cache build"
+            return Finding(name, "ok", "possible, none yet", later)
+        case "failed":
+            return Finding(name, "warning", status.reason, "JVMs start without; try again: slotwise cache build")
+        case "damaged":
+            return Finding(
+                name, "warning", f"{status.folder}: {status.reason}", "made anew by a worker or: slotwise cache build"
+            )
+    return Finding(name, "warning", status.reason, "JVMs start without")
 
 
 def _memory() -> Finding:
@@ -163,6 +202,7 @@ CHECKS: tuple[Callable[[], Finding], ...] = (
     _java,
     _spark,
     _bridge,
+    _jvm_cache,
     _memory,
     _cores,
     _disk,

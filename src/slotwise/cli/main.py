@@ -26,8 +26,10 @@ _COMMANDS: dict[str, tuple[str, str, str]] = {
     "explain": ("slotwise.cli.remote", "explain", "Say why a job has what it has, and what would help."),
     "logs": ("slotwise.cli.remote", "logs", "Print a job's output."),
     "cancel": ("slotwise.cli.remote", "cancel", "Cancel a job."),
+    "scale": ("slotwise.cli.remote", "scale", "Change how many executors a running job may have."),
     "workers": ("slotwise.cli.remote", "workers", "List the workers with their slots."),
     "resources": ("slotwise.cli.remote", "resources", "Show what the cluster has and what each job requires."),
+    "cache": ("slotwise.cli.cache", "cache", "Show, make or remove this machine's cache of loaded classes."),
     "doctor": ("slotwise.cli.doctor", "doctor", "Check this machine: Java, Python, Spark, memory, ports."),
 }
 

@@ -82,6 +82,18 @@ def job_options(function: Function) -> Function:
     return _apply(function, _JOB_OPTIONS)
 
 
+_JOB_PARAMETERS = (
+    *("name", "conf", "properties_file", "py_files", "files", "archives", "jars", "driver_memory", "driver_cores"),
+    *("executor_memory", "executor_cores", "num_executors", "min_executors", "max_executors", "restart_strategy"),
+    *("restart_attempts", "restart_delay", "python", "env"),
+)
+
+
+def given_job_options(given: dict[str, Any]) -> str:
+    """The first option for jobs that was given, or nothing."""
+    return next((f"--{name.replace('_', '-')}" for name in _JOB_PARAMETERS if given[name] not in (None, ())), "")
+
+
 def local_options(function: Function) -> Function:
     """The size of an embedded or local cluster."""
     return _apply(function, _LOCAL_OPTIONS)

@@ -194,6 +194,11 @@ def job(job_id: str, as_json: bool, **given: Any) -> int:
     if "declared" in details:
         print(f"  declared   {_counts(details['declared'])}")
         print(f"  spark      {details['app-id'] or '–'}  {details['spark-ui'] or ''}")
+        high = details["max-executors"]
+        print(
+            f"  executors  {details['executors']['registered']} of {details['executors']['wanted']} wanted; "
+            f"{details['min-executors']} to {'any number' if high is None else high} allowed"
+        )
         for missing in details["missing"]:
             print(f"  missing    {missing['count']} × ({_size(missing['resource'])}): {missing['detail']}")
         if details["held"]:
@@ -265,6 +270,54 @@ def logs(job_id: str, follow: bool, name: str | None, list_names: bool, as_json:
             if log.startswith("driver-") and log.endswith((".out", ".err")):
                 for data in client.log(job_id, log, follow=False):
                     screen.passthrough(data, error=log.endswith(".err"))
+    return 0
+
+
+@click.command()
+@click.argument("job_id")
+@click.option("--min", "least", type=click.IntRange(min=0), metavar="N", help="Start with no fewer executors.")
+@click.option("--max", "most", type=click.IntRange(min=1), metavar="N", help="Never have more executors than this.")
+@master_options
+@json_option
+def scale(job_id: str, least: int | None, most: int | None, as_json: bool, **given: Any) -> int:
+    """Change how many executors a job may have, while it runs. Without options: show its rescales.
+
+    The driver goes on. Executors that come are used at once; those that go first move their shuffle and cached blocks
+    to the others, and not within 30 s of the last change (the cool-down, see the configuration).
+
+    \b
+    Examples:
+      slotwise scale job-1a2b3c4d --max 8
+      slotwise scale job-1a2b3c4d --min 2 --max 4
+    """
+    with connect(given) as client:
+        low, high = client.bounds(job_id)
+        if least is not None or most is not None:
+            low = low if least is None else least
+            high = high if most is None else most
+            if least is None and high is not None and high < low:
+                low = high
+            client.scale(job_id, low, high)
+        history = client.call("GET", f"/v1/jobs/{job_id}/rescales/history")["rescales"]
+    if as_json:
+        _print_json({"jid": job_id, "min-executors": low, "max-executors": high, "rescales": history})
+        return 0
+    print(f"{job_id} may have {low} to {'any number of' if high is None else high} executors")
+    rows = []
+    for rescale in history if least is None and most is None else ():
+        vertex = rescale["vertices"]["application"]
+        rows.append(
+            (
+                _when(rescale["startTimestampInMillis"]),
+                rescale["triggerCause"].lower().replace("_", " "),
+                vertex["preRescaleParallelism"],
+                vertex.get("postRescaleParallelism", vertex["desiredParallelism"]),
+                rescale.get("terminalState", "under way").lower(),
+                f"{rescale['durationInMillis'] / 1000:.1f} s" if "durationInMillis" in rescale else "–",
+            )
+        )
+    if rows:
+        print_table(("START", "CAUSE", "FROM", "TO", "STATE", "TOOK"), rows)
     return 0
 
 

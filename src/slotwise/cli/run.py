@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-import os
 import shutil
 import signal
 from pathlib import Path
@@ -12,12 +11,12 @@ from typing import Any
 
 import click
 
-from slotwise.cli.console import Screen, Tail, event_line, job_line
+from slotwise.cli.console import Screen
+from slotwise.cli.follow import JobFollower, exit_code_of
 from slotwise.cli.logging import configure_logging
 from slotwise.cli.options import config_options, job_options, job_spec, local_options
 from slotwise.client import state_directory
 from slotwise.config import Configuration, load
-from slotwise.dispatcher.http.views import job_details
 from slotwise.embedded import EmbeddedCluster, local_shape
 from slotwise.model.errors import SlotwiseError
 from slotwise.model.ids import JobId
@@ -30,7 +29,6 @@ from slotwise.spark.home import find_spark
 from slotwise.spark.java import find_java
 
 _KEPT_RUNS = 20
-_POLL_S = 0.1
 
 
 @click.command(context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False})
@@ -90,15 +88,8 @@ class Outcome:
 
     @property
     def exit_code(self) -> int:
-        """0 finished, the program's code or 1 failed, 130 cancelled."""
-        if self.result.state is JobState.FINISHED:
-            return 0
-        if self.result.state is JobState.CANCELED:
-            return 130
-        code = self.result.exit_code
-        if code is None:
-            return 1
-        return code if 0 < code < 256 else 128 - code if code < 0 else 1
+        """As of :func:`~slotwise.cli.follow.exit_code_of`."""
+        return exit_code_of(self.result)
 
 
 class EmbeddedRun:
@@ -113,8 +104,6 @@ class EmbeddedRun:
         self._max_workers = max_workers
         self._screen = screen
         self._interrupts = 0
-        self._reader_gone = False
-        self._tails: dict[str, Tail] = {}
 
     def execute(self) -> Outcome:
         """Run to the end. Raises :class:`SlotwiseError` when this machine lacks something or the cluster fails."""
@@ -138,26 +127,26 @@ class EmbeddedRun:
         cluster = EmbeddedCluster(directory, self._configuration, shape=self._shape, max_workers=self._max_workers)
         async with cluster:
             job = await cluster.master.submit(self._spec)
-            logs = directory / "jobs" / job / "logs"
-            following = loop.create_task(self._follow(cluster, job, logs))
+            follower = JobFollower(cluster.master, job, self._screen)
+            following = loop.create_task(follower.until_over(lambda: self._interrupts > 1))
             try:
                 await self._until_over(cluster, job, following, interrupted, hurried)
             finally:
                 following.cancel()
                 if hurried.is_set():
                     cluster.grace_s = 0.0
-        self._pass_output(logs)
+        follower.pass_output()
         self._screen.end()
         record = cluster.master.dispatcher.jobs[job]
         result = record.result or JobResult(JobState.CANCELED, reason="ended at once")
-        self._tell(result, logs)
-        return Outcome(result, cluster.master.events.of_cluster(), logs)
+        follower.tell(self._spec.name, result)
+        return Outcome(result, cluster.master.events.of_cluster(), follower.logs)
 
     async def _until_over(
         self,
         cluster: EmbeddedCluster,
         job: JobId,
-        following: asyncio.Future[None],
+        following: asyncio.Future[JobResult],
         interrupted: asyncio.Event,
         hurried: asyncio.Event,
     ) -> None:
@@ -178,53 +167,3 @@ class EmbeddedRun:
         finally:
             first.cancel()
             second.cancel()
-
-    async def _follow(self, cluster: EmbeddedCluster, job: JobId, logs: Path) -> None:
-        """Show what happens until the job is over and its slots are back."""
-        master = cluster.master
-        seen = 0
-        while True:
-            record = master.dispatcher.jobs[job]
-            over = record.state.is_final and (record.released or self._interrupts > 1)
-            for event in master.events.of_cluster(seen):
-                seen = event.seq
-                line = event_line(event)
-                if line is not None:
-                    self._screen.say(line)
-            self._pass_output(logs)
-            if over:
-                return
-            details = job_details(record, master.job_masters.get(job), master.events.times(job))
-            self._screen.status(job_line(details))
-            await asyncio.sleep(_POLL_S)
-
-    def _pass_output(self, logs: Path) -> None:
-        if not logs.is_dir():
-            return
-        for path in sorted(logs.glob("driver-*")):
-            if path.suffix in (".out", ".err"):
-                data = self._tails.setdefault(path.name, Tail(path)).read()
-                if data:
-                    self._show(data, error=path.suffix == ".err")
-
-    def _show(self, data: bytes, *, error: bool) -> None:
-        """Pass output through. When nobody reads it any more (as in `| head`), the job is cancelled as by Ctrl-C."""
-        if self._reader_gone:
-            return
-        try:
-            self._screen.passthrough(data, error=error)
-        except BrokenPipeError:
-            self._reader_gone = True
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-            os.kill(os.getpid(), signal.SIGINT)
-
-    def _tell(self, result: JobResult, logs: Path) -> None:
-        if result.state is JobState.FINISHED:
-            self._screen.say(f"logs: {logs}")
-            return
-        self._screen.say(f"{self._spec.name} {result.state.value.lower()}: {result.reason}")
-        if result.exit_code is None and result.state is JobState.FAILED:
-            # The program's own last words were passed through already; these are a JVM's or an executor's.
-            for line in result.log_tail:
-                self._screen.say(f"  {line}")
-        self._screen.say(f"logs: {logs}")

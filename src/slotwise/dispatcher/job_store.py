@@ -20,13 +20,20 @@ from slotwise.model.errors import StaleLeader, StoreError
 from slotwise.model.ids import JobId, LeaderToken
 from slotwise.model.job import JobResult, JobState
 from slotwise.model.progress import JobProgress, RecoveredJob
-from slotwise.protocol.effects import PersistCancel, PersistJob, PersistProgress, PersistRecord, PersistResult
+from slotwise.protocol.effects import (
+    PersistBounds,
+    PersistCancel,
+    PersistJob,
+    PersistProgress,
+    PersistRecord,
+    PersistResult,
+)
 
 log = structlog.get_logger(__name__)
 
 FORMAT = 1
 _SAFE_ID = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,120}$")
-_JOB, _PROGRESS, _CANCEL, _RESULT = "job.json", "progress.json", "cancel.json", "result.json"
+_JOB, _PROGRESS, _CANCEL, _RESULT, _BOUNDS = "job.json", "progress.json", "cancel.json", "result.json", "bounds.json"
 
 
 class JobStore(Protocol):
@@ -96,6 +103,9 @@ class FileJobStore:
             case PersistCancel(job):
                 self._require(job)
                 self._write(_name(job, _CANCEL), record)
+            case PersistBounds(job):
+                self._require(job)
+                self._write(_name(job, _BOUNDS), record)
             case PersistResult(job, result, token):
                 self._require(job)
                 # The first stays: it may have been told to somebody.
@@ -186,11 +196,18 @@ class FileJobStore:
             # That it is there says all.
             self._set_aside(_name(job, _CANCEL), error)
             cancelled = True
+        bounds: PersistBounds | None = None
+        try:
+            bounds = self._read(_name(job, _BOUNDS), PersistBounds)
+        except _Damaged as error:
+            # The job goes on with what it was submitted with.
+            self._set_aside(_name(job, _BOUNDS), error)
         if broken:
             result = JobResult(JobState.FAILED, reason=broken)
             # The damaged one is out of the way now, so this must take its place before anybody could run the job.
             self._write(_name(job, _RESULT), result)
-        return RecoveredJob(job, accepted.key, accepted.spec, progress, cancelled, result)
+        given = (bounds.bounds, bounds.version) if bounds is not None else (None, 0)
+        return RecoveredJob(job, accepted.key, accepted.spec, progress, cancelled, result, *given)
 
     def _read(self, name: str, kind: type[Record]) -> Record | None:
         data = self._files.read(name)

@@ -13,13 +13,14 @@ import msgspec
 
 from slotwise.model.errors import SizeError
 from slotwise.model.ids import DISPATCHER, Address, IdSource, JobId, LeaderToken, job_master_address
-from slotwise.model.job import JobResult, JobSpec, JobState, check_spec
+from slotwise.model.job import ExecutorBounds, JobResult, JobSpec, JobState, check_bounds, check_spec
 from slotwise.model.progress import JobProgress, RecoveredJob
 from slotwise.model.timers import Timers
 from slotwise.protocol.effects import (
     Effects,
     Event,
     JobMasterExited,
+    PersistBounds,
     PersistCancel,
     PersistJob,
     PersistResult,
@@ -34,6 +35,9 @@ from slotwise.protocol.messages import (
     JobRefused,
     JobStatus,
     JobStatusAcknowledged,
+    ScaleAccepted,
+    ScaleJob,
+    ScaleTaken,
     SubmitJob,
 )
 from slotwise.protocol.outbox import Outbox
@@ -52,7 +56,8 @@ class DispatcherConfig(msgspec.Struct, frozen=True):
 @dataclass
 class JobRecord:
     """What the Dispatcher knows of a job. ``released``: its JobMaster has nothing left to do and is gone.
-    ``failures``: how many of its JobMasters have failed under this Dispatcher.
+    ``failures``: how many of its JobMasters have failed under this Dispatcher. ``bounds``: how many executors it may
+    have; ``bounds_version`` is 0 for those of its specification.
     """
 
     job: JobId
@@ -64,6 +69,13 @@ class JobRecord:
     cancelling: bool = False
     released: bool = False
     failures: int = 0
+    given_bounds: ExecutorBounds | None = None
+    bounds_version: int = 0
+
+    @property
+    def bounds(self) -> ExecutorBounds:
+        """How many executors the job may have now."""
+        return self.given_bounds or self.spec.bounds
 
 
 class Dispatcher:
@@ -86,6 +98,7 @@ class Dispatcher:
         self._timers = Timers()
         for known in recovered:
             record = JobRecord(known.job, known.key, known.spec, cancelling=known.cancelled)
+            record.given_bounds, record.bounds_version = known.bounds, known.bounds_version
             self.jobs[known.job] = record
             self._by_key[known.key] = known.job
             if known.result is not None:
@@ -109,7 +122,7 @@ class Dispatcher:
             self._on_job_master_exited(stimulus, now, effects)
             return effects
         payload = stimulus.payload
-        introduces = isinstance(payload, SubmitJob | CancelJob | JobStatus)
+        introduces = isinstance(payload, SubmitJob | CancelJob | ScaleJob | JobStatus)
         if not self._out.admit(stimulus, effects, introduces=introduces):
             return effects
         effects.shutdown = self._out.deposed(stimulus)
@@ -118,6 +131,11 @@ class Dispatcher:
                 self._on_submit(stimulus.sender, payload, effects)
             case CancelJob(job):
                 self._on_cancel(stimulus.sender, job, now, effects)
+            case ScaleJob():
+                self._on_scale(stimulus.sender, payload, now, effects)
+            case ScaleTaken(job, version):
+                if job in self.jobs and version >= self.jobs[job].bounds_version:
+                    self._timers.clear(("scale", job))
             case JobStatus():
                 self._on_status(stimulus, payload, effects)
             case _:
@@ -155,7 +173,9 @@ class Dispatcher:
         token = LeaderToken(self.token + record.failures)
         record.status_seq = 0
         self._out.learn(job_master_address(record.job), token)
-        effects.job_masters.append(StartJobMaster(record.job, record.spec, token, progress))
+        effects.job_masters.append(
+            StartJobMaster(record.job, record.spec, token, progress, record.given_bounds, record.bounds_version)
+        )
 
     def _on_job_master_exited(self, message: JobMasterExited, now: float, effects: Effects) -> None:
         record = self.jobs.get(message.job)
@@ -206,6 +226,42 @@ class Dispatcher:
             record.cancelling = False
             self._timers.clear(("cancel", job))
 
+    def _on_scale(self, sender: Address, message: ScaleJob, now: float, effects: Effects) -> None:
+        record = self.jobs.get(message.job)
+        refusal = ""
+        if record is None:
+            refusal = f"there is no job {message.job}"
+        elif record.state.is_final or record.cancelling:
+            refusal = f"{message.job} is {record.state.value}: it does not run any more"
+        else:
+            try:
+                check_bounds(record.spec, message.bounds)
+            except SizeError as error:
+                refusal = str(error)
+        if record is None or refusal:
+            self._out.send(effects, sender, JobRefused(refusal))
+            return
+        self._out.send(effects, sender, ScaleAccepted(record.job, message.bounds))
+        if message.bounds != record.bounds:
+            record.given_bounds = message.bounds
+            record.bounds_version += 1
+            effects.persist.append(PersistBounds(record.job, message.bounds, record.bounds_version))
+            fields: dict[str, str | int | float | None] = {"least": message.bounds.least, "most": message.bounds.most}
+            effects.events.append(Event("scale-requested", record.job, fields=fields))
+            self._send_bounds(record, now, effects)
+
+    def take_back_bounds(self, job: JobId, before: ExecutorBounds | None) -> None:
+        """Bounds that could not be recorded were never accepted: ``before`` holds (None: the specification's)."""
+        record = self.jobs.get(job)
+        if record is not None:
+            record.given_bounds = before
+            self._timers.clear(("scale", job))
+
+    def _send_bounds(self, record: JobRecord, now: float, effects: Effects) -> None:
+        message = ScaleJob(record.job, record.bounds, record.bounds_version)
+        self._out.send(effects, job_master_address(record.job), message)
+        self._timers.set(("scale", record.job), now + self.config.retry_s)
+
     def _send_cancel(self, record: JobRecord, now: float, effects: Effects) -> None:
         self._out.send(effects, job_master_address(record.job), CancelJob(record.job))
         self._timers.set(("cancel", record.job), now + self.config.retry_s)
@@ -221,6 +277,7 @@ class Dispatcher:
             if message.state.is_final and not was_final:
                 record.result = message.result or JobResult(message.state)
                 self._timers.clear(("cancel", message.job))
+                self._timers.clear(("scale", message.job))
             record.released = record.released or message.released
         if record is not None and record.released:
             if message.released:
@@ -240,6 +297,8 @@ class Dispatcher:
                     self._start_job_master(record, progress, effects)
                     if record.cancelling:
                         self._send_cancel(record, now, effects)
+                case ("scale", job):
+                    self._send_bounds(self.jobs[JobId(str(job))], now, effects)
                 case ("cancel", job):
                     record = self.jobs[JobId(str(job))]
                     if not record.state.is_final:

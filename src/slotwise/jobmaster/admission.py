@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from enum import Enum
 
 from slotwise.jobmaster.slot_pool import HeldSlot
-from slotwise.model.job import JobSpec
+from slotwise.model.job import ExecutorBounds, JobSpec
 from slotwise.model.requirements import Counts
 from slotwise.protocol.messages import Shortage
 
@@ -19,29 +19,36 @@ class Admission(Enum):
     ALL = "all"
 
 
-def initial_requirements(spec: JobSpec) -> Counts:
+def executors_to_start_with(spec: JobSpec, bounds: ExecutorBounds) -> int:
+    """What the job asks for at its start, within the bounds that hold now."""
+    wanted = max(spec.initial_executors, bounds.least)
+    return wanted if bounds.most is None else min(wanted, bounds.most)
+
+
+def initial_requirements(spec: JobSpec, bounds: ExecutorBounds) -> Counts:
     """What a job declares before it has a driver. The driver's slot is first: without it the others are useless."""
     counts: Counts = {spec.driver.profile: 1}
-    if spec.initial_executors:
-        counts[spec.executor.profile] = counts.get(spec.executor.profile, 0) + spec.initial_executors
+    executors = executors_to_start_with(spec, bounds)
+    if executors:
+        counts[spec.executor.profile] = counts.get(spec.executor.profile, 0) + executors
     return counts
 
 
-def admission(spec: JobSpec, slots: Iterable[HeldSlot]) -> Admission:
+def admission(spec: JobSpec, bounds: ExecutorBounds, slots: Iterable[HeldSlot]) -> Admission:
     """What the unused ones of ``slots`` allow. Never a driver alone: waiting drivers could block each other."""
     free = [slot.profile for slot in slots if not slot.busy]
     if spec.driver.profile not in free:
         return Admission.NONE
     free.remove(spec.driver.profile)
     executors = free.count(spec.executor.profile)
-    if executors < spec.min_executors:
+    if executors < bounds.least:
         return Admission.NONE
-    return Admission.ALL if executors >= spec.initial_executors else Admission.MINIMUM
+    return Admission.ALL if executors >= executors_to_start_with(spec, bounds) else Admission.MINIMUM
 
 
-def minimum_possible(spec: JobSpec, shortages: Iterable[Shortage]) -> bool:
+def minimum_possible(spec: JobSpec, bounds: ExecutorBounds, shortages: Iterable[Shortage]) -> bool:
     """Whether waiting can still bring the minimum, going by the shortages that are final."""
     hopeless = {shortage.profile for shortage in shortages if shortage.final}
     if spec.driver.profile in hopeless:
         return False
-    return spec.min_executors == 0 or spec.executor.profile not in hopeless
+    return bounds.least == 0 or spec.executor.profile not in hopeless

@@ -34,7 +34,8 @@ class Deployments:
         ids: IdSource,
         now: float,
     ) -> None:
-        self.executors = Executors(ids, driver.progress.executor_ids_below)
+        self._standing = None if spec.dynamic_allocation else spec.initial_executors
+        self.executors = Executors(ids, driver.progress.executor_ids_below, self._standing)
         self.not_before = now
         self._job = job
         self._spec = spec
@@ -57,12 +58,12 @@ class Deployments:
         slot.idle_since = None
         self._deploy(slot, effects)
 
-    def start_executors(self, now: float, effects: Effects) -> None:
-        """Start what the driver wants and the job has slots for."""
+    def start_executors(self, most: int | None, now: float, effects: Effects) -> None:
+        """Start what the driver wants and the job has slots for, ``most`` at the most."""
         executors = self.executors
         if not executors.active or now < self.not_before:
             return
-        for total in executors.to_start(self._spec.max_executors):
+        for total in executors.to_start(most):
             for _ in range(total.count):
                 slot = self._pool.unused(total.size.profile)
                 if slot is None:
@@ -95,22 +96,44 @@ class Deployments:
 
     # ------------------------------------------------------------------------------------------- the driver's wishes
 
-    def required(self) -> Counts | None:
-        """The slots for the driver and for what it wants; None before it has said anything."""
+    def required(self, most: int | None) -> Counts | None:
+        """The slots for the driver and for what it wants, ``most`` executors at the most; None before it has said
+        anything.
+        """
         if self.executors.report is None:
             return None
         counts: Counts = {self._spec.driver.profile: 1}
-        for profile, count in self.executors.required(self._spec.max_executors).items():
+        for profile, count in self.executors.required(most).items():
             counts[profile] = counts.get(profile, 0) + count
         return counts
 
-    def stop_surplus(self, effects: Effects) -> None:
-        """End the executors that the driver gives back, and those beyond the job's own maximum."""
-        for executor in [*self.executors.to_stop(), *self.executors.above(self._spec.max_executors)]:
-            executor.stopping = True
-            slot = self._pool.slots.get(executor.allocation)
-            if slot is not None:
-                self._workers.end_process(slot, effects)
+    def stop_surplus(self, most: int | None, now: float, effects: Effects) -> float | None:
+        """End the executors that the driver gives back, and those beyond ``most``; these may first move what they hold
+        to others. Returns when to call again at the latest.
+        """
+        for executor in self.executors.to_stop():
+            self._stop(executor, effects)
+        for executor in self.executors.above(most):
+            if executor.registered and self.executors.active:
+                self.executors.decommission(executor, now + self._config.decommission_timeout_s)
+                asked = Event(
+                    "decommissioning", self._job, None, executor.allocation, {"executor": executor.executor_id}
+                )
+                effects.events.append(asked)
+            else:
+                self._stop(executor, effects)
+        leaving = [executor for executor in self.executors.live.values() if executor.leave_by is not None]
+        for executor in leaving:
+            if executor.leave_by is not None and (executor.leave_by <= now or not self.executors.active):
+                executor.leave_by = None
+                self._stop(executor, effects)
+        return min((one.leave_by for one in leaving if one.leave_by is not None), default=None)
+
+    def _stop(self, executor: Executor, effects: Effects) -> None:
+        executor.stopping = True
+        slot = self._pool.slots.get(executor.allocation)
+        if slot is not None:
+            self._workers.end_process(slot, effects)
 
     def direct(self, effects: Effects, again: bool = False) -> None:
         """Tell the driver's JVM what is new to it; ``again``: what it has not confirmed."""
@@ -178,5 +201,5 @@ class Deployments:
 
     def begin_again(self) -> None:
         """Forget the executors of a driver that is gone; none of them runs."""
-        self.executors = Executors(self._ids, self.executors.next_id)
+        self.executors = Executors(self._ids, self.executors.next_id, self._standing)
         self._directed = 0

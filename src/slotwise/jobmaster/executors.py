@@ -23,7 +23,8 @@ from slotwise.protocol.effects import Event
 @dataclass
 class Executor:
     """An executor that was started and is not known to be gone. ``stopping``: it was asked to end. ``process`` is None
-    for one that an earlier leader of the job had started.
+    for one that an earlier leader of the job had started. ``leave_by``: it was asked to move its blocks elsewhere and
+    to end by then (monotonic seconds).
     """
 
     executor_id: str
@@ -34,19 +35,22 @@ class Executor:
     process: ExecutorProcess | None
     registered: bool = False
     stopping: bool = False
+    leave_by: float | None = None
 
 
 class Executors:
     """The executors of the job's present driver. Executor ids rise over the whole life of the job and are never used
-    twice.
+    twice. ``standing``: how many executors of each profile a driver without dynamic allocation goes on asking for,
+    because it was started with that number; None with dynamic allocation.
     """
 
-    def __init__(self, ids: IdSource, next_id: int = 1) -> None:
+    def __init__(self, ids: IdSource, next_id: int = 1, standing: int | None = None) -> None:
         self.live: dict[str, Executor] = {}
         self.report: DriverReport | None = None
         self.failures_in_a_row = 0
         self.next_id = next_id
         self._ids = ids
+        self._standing = standing
         self._lost: dict[str, LostExecutor] = {}
         self._version = 1
         self._lost_at_version: dict[str, int] = {}
@@ -82,15 +86,20 @@ class Executors:
         return self.report is not None and not self.report.ended and bool(self.report.driver_url)
 
     def wanted(self, max_executors: int | None) -> tuple[ExecutorTotal, ...]:
-        """The driver's totals, bounded by the job's own maximum; earlier profiles first."""
+        """The driver's totals, bounded by the job's own maximum; earlier profiles first. Without dynamic allocation
+        the maximum is one of each profile, and what the driver was started with stands for it: the job has asked for
+        no number of its own then.
+        """
         if self.report is None or self.report.ended:
             return ()
         left = max_executors
         totals = []
         for total in sorted(self.report.totals, key=lambda total: total.profile_id):
             count = total.count if left is None else min(total.count, left)
-            if left is not None:
+            if left is not None and self._standing is None:
                 left -= count
+            elif left is not None and total.count == self._standing:
+                count = left
             if count > 0:
                 totals.append(ExecutorTotal(total.profile_id, total.size, count))
         return tuple(totals)
@@ -110,14 +119,29 @@ class Executors:
 
     def above(self, max_executors: int | None) -> list[Executor]:
         """Executors beyond the job's own maximum, the youngest that have not joined first: one that was taken for lost
-        may be found again when another has its place.
+        may be found again when another has its place. Without dynamic allocation the maximum is one of each profile.
         """
         if max_executors is None or len(self.live) <= max_executors:
             return []
         gone = self.to_stop()
         running = [executor for executor in self.live.values() if not executor.stopping and executor not in gone]
         running.sort(key=lambda executor: (not executor.registered, int(executor.executor_id)))
-        return running[max_executors:]
+        if self._standing is None:
+            return running[max_executors:]
+        profiles = dict.fromkeys(executor.profile_id for executor in running)
+        of_profiles = [[one for one in running if one.profile_id == profile] for profile in profiles]
+        return [executor for group in of_profiles for executor in group[max_executors:]]
+
+    def staying(self) -> tuple[int, int]:
+        """How many executors were started and not asked to end, and how many of them serve the driver."""
+        staying = [executor for executor in self.live.values() if not executor.stopping]
+        return len(staying), sum(1 for executor in staying if executor.registered)
+
+    def decommission(self, executor: Executor, leave_by: float) -> None:
+        """Have the driver move the executor's blocks elsewhere and end it."""
+        executor.stopping = True
+        executor.leave_by = leave_by
+        self._version += 1
 
     def to_stop(self) -> list[Executor]:
         """Executors that the driver gives back, or whose application is over."""
@@ -210,17 +234,21 @@ class Executors:
             for executor in self.live.values()
             if executor.app_id == self.report.app_id
         }
-        return DriverDirectives(self._version, self.report.app_id, launched, tuple(self._lost.values()))
+        leaving = tuple(executor.executor_id for executor in self.live.values() if executor.leave_by is not None)
+        return DriverDirectives(self._version, self.report.app_id, launched, tuple(self._lost.values()), leaving)
 
 
-def report_events(job: JobId, before: DriverReport | None, report: DriverReport) -> list[Event]:
-    """What people may want to know of the step from one driver report to the next."""
+def report_events(job: JobId, before: DriverReport | None, report: DriverReport, most: int | None) -> list[Event]:
+    """What people may want to know of the step from one driver report to the next. ``most``: Spark's dynamic
+    allocation does not know how many executors the job may have, so its wishes are cut to that.
+    """
     events = []
     new_application = before is None or before.app_id != report.app_id
     if new_application:
         events.append(Event("application", job, fields={"app_id": report.app_id}))
-    if before is None or _counts(before) != _counts(report):
-        events.append(Event("executors-wanted", job, fields={"count": sum(_counts(report).values())}))
+    wanted = _wanted(report, most)
+    if before is None or _wanted(before, most) != wanted:
+        events.append(Event("executors-wanted", job, fields={"count": sum(wanted.values())}))
     for executor_id in report.registered:
         if before is None or new_application or executor_id not in before.registered:
             events.append(Event("executor-registered", job, fields={"executor": executor_id}))
@@ -230,5 +258,5 @@ def report_events(job: JobId, before: DriverReport | None, report: DriverReport)
     return events
 
 
-def _counts(report: DriverReport) -> dict[int, int]:
-    return {total.profile_id: total.count for total in report.totals}
+def _wanted(report: DriverReport, most: int | None) -> dict[int, int]:
+    return {total.profile_id: total.count if most is None else min(total.count, most) for total in report.totals}

@@ -49,6 +49,10 @@ class WorkerLink:
         view.last_heard = now
         return view
 
+    def report_seqs(self) -> dict[WorkerId, tuple[object, int]]:
+        """By worker: the view of it that this is, and the number of the last report in it."""
+        return {worker: (view, view.seq) for worker, view in self._views.items()}
+
     def on_offer(self, message: OfferSlots, now: float, effects: Effects, driver: AllocationId | None = None) -> None:
         """Accept what the pool needs, and ``driver``, into which a driver may have been sent; reject the rest."""
         self._heard(message.worker, now)

@@ -42,15 +42,29 @@ class ExecutorSize(msgspec.Struct, frozen=True):
         return ResourceProfile(self.cores * 1000, memory, self.extended)
 
 
+UNLIMITED_EXECUTORS = 100_000
+"""The upper bound of a job that takes every slot there is: more than any cluster has."""
+
+
+class ExecutorBounds(msgspec.Struct, frozen=True):
+    """How many executors a job may have: ``least`` of them before its driver starts, never more than ``most`` (None:
+    as many as Spark's dynamic allocation asks for). Without dynamic allocation ``most`` is how many it wants, of each
+    Spark resource profile that it uses.
+    """
+
+    least: int
+    most: int | None
+
+
 class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A job as it is submitted: an unmodified PySpark program and what it may use.
 
     ``program``, ``working_dir`` and all files are absolute paths that workers can read. ``conf`` is Spark
     configuration (``spark.*`` keys). ``min_executors`` is what must be held before the driver starts;
-    ``initial_executors`` is what the job asks for at its start; ``max_executors`` bounds what Spark's dynamic
-    allocation may ask for (None: no bound). ``python`` is the driver's interpreter (None: the worker's own).
-    ``restart`` says what follows when the program fails (None: the job fails; the cluster's own strategy covers the
-    loss of the driver's worker or JVM).
+    ``initial_executors`` is what the job asks for at its start; ``max_executors`` bounds what it grows to (None: what
+    Spark's dynamic allocation asks for, and without that no more than at the start). ``python`` is the driver's
+    interpreter (None: the worker's own). ``restart`` says what follows when the program fails (None: the job fails; the
+    cluster's own strategy covers the loss of the driver's worker or JVM).
     """
 
     name: str
@@ -71,6 +85,28 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     max_executors: int | None = None
     dynamic_allocation: bool = False
     restart: RestartStrategy | None = None
+
+    @property
+    def bounds(self) -> ExecutorBounds:
+        """The bounds that hold until somebody changes them."""
+        most = self.max_executors
+        if most is None and not self.dynamic_allocation:
+            most = self.initial_executors
+        return ExecutorBounds(self.min_executors, most)
+
+
+def check_bounds(spec: JobSpec, bounds: ExecutorBounds) -> None:
+    """Raise :class:`SizeError` for bounds that the job cannot have."""
+    if bounds.least < 0:
+        raise SizeError(f"the least number of executors cannot be negative: {bounds.least}")
+    if bounds.most is None:
+        if not spec.dynamic_allocation:
+            raise SizeError("a job without Spark's dynamic allocation needs a greatest number of executors")
+        return
+    if bounds.most < bounds.least:
+        raise SizeError(f"at most {bounds.most} executors is below the least number, {bounds.least}")
+    if bounds.most == 0:
+        raise SizeError("a job without executors does nothing: the greatest number must be at least 1")
 
 
 def check_spec(spec: JobSpec) -> None:

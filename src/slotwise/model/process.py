@@ -130,12 +130,14 @@ class DriverDirectives(msgspec.Struct, frozen=True):
     """All that the JobMaster tells a driver's JVM: absolute, repeated until seen.
 
     ``launched``: every executor that was started for ``app_id`` and is not known to be gone, with its ticket. An
-    executor that is not in it may not register. ``lost``: executors of ``app_id`` that are gone. ``regions``: the
-    region of each executor that belongs to one; it may change while the executor lives, which then finishes its tasks
-    and gets those of its new region."""
+    executor that is not in it may not register. ``lost``: executors of ``app_id`` that are gone. ``decommission``:
+    executors that are to get no more tasks, to move their blocks to others and to end. ``regions``: the region of each
+    executor that belongs to one; it may change while the executor lives, which then finishes its tasks and gets those
+    of its new region."""
 
     version: int
     app_id: str
     launched: dict[str, str] = msgspec.field(default_factory=dict)
     lost: tuple[LostExecutor, ...] = ()
+    decommission: tuple[str, ...] = ()
     regions: dict[str, str] = msgspec.field(default_factory=dict)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from slotwise.model.ids import AllocationId, JobId, LeaderToken, WorkerId
-from slotwise.model.job import JobResult, JobSpec
+from slotwise.model.job import ExecutorBounds, JobResult, JobSpec
 
 
 class Restart(msgspec.Struct, frozen=True):
@@ -39,7 +39,9 @@ class JobProgress(msgspec.Struct, frozen=True):
 
 
 class RecoveredJob(msgspec.Struct, frozen=True):
-    """A job as the store has it. ``result`` is there once it has ended; ``cancelled``: its end was asked for."""
+    """A job as the store has it. ``result`` is there once it has ended; ``cancelled``: its end was asked for.
+    ``bounds``: those that it was given after its submission, if any, with their version.
+    """
 
     job: JobId
     key: str
@@ -47,3 +49,5 @@ class RecoveredJob(msgspec.Struct, frozen=True):
     progress: JobProgress | None = None
     cancelled: bool = False
     result: JobResult | None = None
+    bounds: ExecutorBounds | None = None
+    bounds_version: int = 0

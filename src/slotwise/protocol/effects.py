@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from slotwise.model.ids import UNKNOWN_TOKEN, Address, AllocationId, JobId, LeaderToken, WorkerId
-from slotwise.model.job import JobResult, JobSpec
+from slotwise.model.job import ExecutorBounds, JobResult, JobSpec
 from slotwise.model.process import DriverDirectives, DriverReport, ExecutorIdentity, ProcessSpec
 from slotwise.model.progress import JobProgress
 from slotwise.model.resources import ZERO, ResourceProfile
@@ -53,7 +53,15 @@ class PersistCancel(msgspec.Struct, frozen=True, tag=True):
     job: JobId
 
 
-PersistRecord = PersistJob | PersistResult | PersistProgress | PersistCancel
+class PersistBounds(msgspec.Struct, frozen=True, tag=True):
+    """Record how many executors the job may have from now on, before that is acknowledged. ``version`` rises."""
+
+    job: JobId
+    bounds: ExecutorBounds
+    version: int
+
+
+PersistRecord = PersistBounds | PersistJob | PersistResult | PersistProgress | PersistCancel
 
 
 class StartProcess(msgspec.Struct, frozen=True):
@@ -106,13 +114,15 @@ class StopWorker(msgspec.Struct, frozen=True):
 
 class StartJobMaster(msgspec.Struct, frozen=True):
     """Start a JobMaster for the job under this leader token, in place of any that there is. With ``progress`` it takes
-    over what an earlier one left.
+    over what an earlier one left; ``bounds`` are those that its specification does not have any more.
     """
 
     job: JobId
     spec: JobSpec
     token: LeaderToken
     progress: JobProgress | None = None
+    bounds: ExecutorBounds | None = None
+    bounds_version: int = 0
 
 
 class StopJobMaster(msgspec.Struct, frozen=True):

@@ -16,7 +16,7 @@ import enum
 import msgspec
 
 from slotwise.model.ids import Address, AllocationId, JobId, LeaderToken, WorkerId
-from slotwise.model.job import JobResult, JobSpec, JobState
+from slotwise.model.job import ExecutorBounds, JobResult, JobSpec, JobState
 from slotwise.model.process import DriverDirectives, DriverReport, ExecutorIdentity, ProcessSpec
 from slotwise.model.requirements import Requirements
 from slotwise.model.resources import ResourceProfile
@@ -390,6 +390,30 @@ class CancelAccepted(msgspec.Struct, frozen=True, tag=True):
     state: JobState
 
 
+class ScaleJob(msgspec.Struct, frozen=True, tag=True):
+    """Change how many executors a job may have (B: A-02). From a client to the Dispatcher (``version`` 0), and on to
+    the JobMaster with a version that rises with each change, until it says that it has it.
+    """
+
+    job: JobId
+    bounds: ExecutorBounds
+    version: int = 0
+
+
+class ScaleAccepted(msgspec.Struct, frozen=True, tag=True):
+    """To the client: the bounds are recorded and will be followed."""
+
+    job: JobId
+    bounds: ExecutorBounds
+
+
+class ScaleTaken(msgspec.Struct, frozen=True, tag=True):
+    """From the JobMaster: it has the bounds of this version, or newer ones."""
+
+    job: JobId
+    version: int
+
+
 class BlockWorker(msgspec.Struct, frozen=True, tag=True):
     """From a client to the ResourceManager: give the worker no new slots (or again). It keeps those that it has."""
 
@@ -457,6 +481,9 @@ Message = (
     | JobAccepted
     | JobRefused
     | CancelJob
+    | ScaleJob
+    | ScaleAccepted
+    | ScaleTaken
     | CancelAccepted
     | BlockWorker
     | WorkerBlocked

@@ -74,12 +74,20 @@ class Ledger:
         return True
 
     def suspend(self, job: JobId) -> None:
-        """The job is not heard of: nothing is required until it declares again. It keeps its place (B: D-06)."""
+        """The job is not heard of: nothing is required until it declares again. It keeps its place (B: D-06), and what
+        it had declared before its last declaration stays overtaken.
+        """
         entry = self._jobs.get(job)
         if entry is not None:
             entry.required = {}
-            entry.version = -1
             self._changed[job] = None
+
+    def renew(self, job: JobId) -> None:
+        """The job has a new leader, which counts its versions afresh."""
+        self.suspend(job)
+        entry = self._jobs.get(job)
+        if entry is not None:
+            entry.version = -1
 
     def forget(self, job: JobId) -> None:
         """The job is over. Its account stays while it holds slots, with no requirements."""

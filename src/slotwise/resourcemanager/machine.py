@@ -319,7 +319,7 @@ class ResourceManager:
         if envelope.sender_token > job.declared_by:
             # A new leader of the job counts its versions afresh. It was heard of before: it has registered.
             job.declared_by = envelope.sender_token
-            self.slots.ledger.suspend(message.job)
+            self.slots.ledger.renew(message.job)
         if self.slots.ledger.declare(message.job, message.version, counts):
             effects.events.append(
                 Event(
@@ -423,6 +423,13 @@ class ResourceManager:
     def _address_of(self, job: JobId) -> Address | None:
         known = self.jobs.get(job)
         return known.address if known is not None else None
+
+    def end_workers(self, reason: str) -> Effects:
+        """The cluster is over: every worker is to end."""
+        effects = Effects()
+        for worker in self.slots.workers:
+            self._out.send(effects, worker_address(worker), ShutdownWorker(reason))
+        return effects
 
     # ------------------------------------------------------------------------------------------- questions
 

@@ -29,6 +29,7 @@ from slotwise.protocol.messages import (
     OfferSlots,
     RegisterJobMaster,
     RegisterWorker,
+    ScaleJob,
     StopProcess,
     SubmitJob,
     WorkerReport,
@@ -36,6 +37,7 @@ from slotwise.protocol.messages import (
 from slotwise.resourcemanager.machine import ResourceManager
 from slotwise.simulation.engine import Actor
 from slotwise.simulation.fingerprint import fingerprint
+from slotwise.simulation.orders import Orders
 from slotwise.simulation.story import Violation
 from slotwise.taskexecutor.machine import TaskExecutor
 from slotwise.taskexecutor.slot_table import SlotState
@@ -43,10 +45,11 @@ from slotwise.taskexecutor.slot_table import SlotState
 if TYPE_CHECKING:
     from slotwise.simulation.cluster import Cluster
     from slotwise.simulation.hosts import Host
-    from slotwise.simulation.programs import SlotProcess
+    from slotwise.simulation.orders import Orders
+from slotwise.simulation.programs import SlotProcess
 
 # First words to a leader, which may leave its token open (messages' head).
-_INTRODUCTIONS = (RegisterWorker, RegisterJobMaster, BlockWorker, SubmitJob, CancelJob, JobStatus)
+_INTRODUCTIONS = (RegisterWorker, RegisterJobMaster, BlockWorker, SubmitJob, CancelJob, ScaleJob, JobStatus)
 _TO_JOB_MASTER = (OfferSlots, JobSlotsReport)
 # Messages by which a component knows that the other one lives.
 _SIGNS_OF_JOB_MASTER = (AcceptSlots, FreeSlots, Deploy, StopProcess, JobMasterHeartbeat)
@@ -64,6 +67,7 @@ class Checks:
         self._executors: dict[tuple[JobId, str], AllocationId] = {}
         self._queues: dict[Actor, dict[JobId, int]] = {}
         self._heard: dict[tuple[Actor, Address], float] = {}
+        self.orders = Orders()
         self._places = 0
         self._rm_steps = 0
 
@@ -99,6 +103,7 @@ class Checks:
             if stimulus.payload.address == actor.address and newer and effects.shutdown is None:
                 text = f"{actor.name} was told of leader {stimulus.payload.current} and goes on"
                 raise Violation("deposed-leader-ends", text, actor.address)
+        self.orders.after_step(actor, stimulus, effects, stale=before is not None)
         if isinstance(machine, TaskExecutor):
             machine.check_invariants()
             self._task_executor(actor, machine, stimulus, effects, before)
@@ -160,6 +165,7 @@ class Checks:
 
     def process_starts(self, process: SlotProcess) -> None:
         """A host is about to start a process in a slot."""
+        self.orders.process_starts(process)
         host, spec = process.host, process.spec
         owner = self._slots.get(process.allocation)
         if owner is None or owner != (process.job, host.name):
@@ -351,10 +357,10 @@ class Checks:
                 found = True
             elif event.name == "job-state":
                 self._job_moves(actor, machine, str(event.fields.get("state")), found)
-        most = machine.spec.max_executors
+        most = machine.rescaling.most
         # One that takes over finds what there is first, and then ends what is too much.
         if most is not None and effects.send and machine.state in (JobState.DEPLOYING, JobState.RUNNING):
-            running = sum(1 for executor in machine.executors.live.values() if not executor.stopping)
+            running = machine.executors.staying()[0]
             if running > most:
                 text = f"{machine.job} runs {running} executors; it allows {most}"
                 raise Violation("executors-bounded", text, machine.job)
@@ -362,12 +368,12 @@ class Checks:
     def _job_moves(self, actor: Actor, machine: JobMaster, state: str, found: bool) -> None:
         """``found``: its driver was started by an earlier leader."""
         if state == JobState.DEPLOYING.value and not found:
-            spec = machine.spec
+            spec, least = machine.spec, machine.rescaling.bounds.least
             held = [slot.profile for slot in machine.pool.slots.values()]
             driver = held.count(spec.driver.profile)
             executors = held.count(spec.executor.profile) - (spec.driver.profile == spec.executor.profile)
-            if not driver or executors < spec.min_executors:
-                text = f"{machine.job} starts its driver with {executors} executor slot(s) of {spec.min_executors}"
+            if not driver or executors < least:
+                text = f"{machine.job} starts its driver with {executors} executor slot(s) of {least}"
                 raise Violation("never-below-minimum", text, machine.job)
         elif state == JobState.RESTARTING.value and not self._cluster.disturbed():
             if not self._cluster.store.accepts(machine.job, actor.token, actor.owner.token):

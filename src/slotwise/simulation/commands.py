@@ -178,9 +178,13 @@ def shrink_seed(options: argparse.Namespace) -> int:
 def planted(options: argparse.Namespace) -> int:
     """Each bug in a process of its own."""
     names = options.names or list(PLANTED)
+    if not options.names and not options.list:
+        names = [name for name in names if not PLANTED[name].unseen]
     if options.list:
         for name in names:
             print(f"{name:<32} {PLANTED[name].module.removeprefix('slotwise.')}: {PLANTED[name].means}")
+            if PLANTED[name].unseen:
+                print(f"{'':<32} not looked for: {PLANTED[name].unseen}")
         return 0
     began = time.perf_counter()
     missed = []
@@ -200,6 +204,8 @@ def planted(options: argparse.Namespace) -> int:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     print(f"{len(names) - len(missed)} of {len(names)} planted bugs found in {time.perf_counter() - began:.0f} s")
+    if not options.names:
+        print(f"{len(PLANTED) - len(names)} others that the protocol makes good, or that are rare: --list says why")
     return int(bool(missed))
 
 

@@ -161,6 +161,13 @@ def _jobs(cluster: Cluster, rm: ResourceManager, dispatcher: Dispatcher) -> Iter
         if record.state is not machine.state:
             text = f"{job} is {machine.state.value} and the Dispatcher shows {record.state.value}"
             yield Violation("states-are-passed", text, job)
+        known = cluster.store.jobs[job]
+        recorded = known.bounds or known.spec.bounds
+        if not recorded == record.bounds == machine.rescaling.bounds:
+            text = f"the bounds of {job}: recorded {recorded}, {record.bounds}, followed {machine.rescaling.bounds}"
+            yield Violation("bounds-are-followed", text, job)
+        elif machine.state is JobState.RUNNING and machine.rescaling.most != recorded.most:
+            yield Violation("bounds-are-followed", f"{job} does not come to its bounds {recorded}", job)
         yield from _pool(cluster, machine)
         yield from _needs(cluster, rm, machine)
         yield from _processes(cluster, machine)
@@ -236,7 +243,7 @@ def _processes(cluster: Cluster, machine: JobMaster) -> Iterator[Violation]:
     for allocation in sorted(executors ^ known):
         yield Violation("what-runs-is-known", f"the executor in {allocation} of {job}", job, allocation)
     if machine.state is JobState.RUNNING and machine.executors.active:
-        for total in machine.executors.to_start(machine.spec.max_executors):
+        for total in machine.executors.to_start(machine.rescaling.most):
             slot = machine.pool.unused(total.size.profile)
             if slot is not None and slot.confirmed:
                 text = f"{job} wants {total.count} more executor(s) and leaves {slot.allocation} unused"

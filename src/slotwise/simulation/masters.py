@@ -76,6 +76,7 @@ class MasterProcess:
         recovered = list(cluster.store.jobs.values())
         cluster.store.dispatcher = token
         machine = Dispatcher(DispatcherConfig(), token, cluster.ids, self.now, recovered)
+        cluster.checks.orders.recovered(machine, recovered)
         self._put(DISPATCHER, machine, token)
 
     def _put(self, address: Address, machine: Machine, token: LeaderToken) -> None:
@@ -99,9 +100,9 @@ class MasterProcess:
                 actor.alive = False
             return
         cluster = self._cluster
-        machine = JobMaster(
-            change.job, change.spec, cluster.scenario.jm, change.token, cluster.ids, self.now, change.progress
-        )
+        config, progress = cluster.scenario.jm, change.progress
+        given = (change.bounds, change.bounds_version)
+        machine = JobMaster(change.job, change.spec, config, change.token, cluster.ids, self.now, progress, *given)
         self._put(address, machine, change.token)
 
     def carry_out_worker(self, wish: StartWorker | StopWorker) -> None:

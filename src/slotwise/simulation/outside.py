@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from slotwise.model.ids import UNKNOWN_TOKEN, Address, JobId, WorkerId
+from slotwise.model.job import ExecutorBounds
 from slotwise.model.progress import JobProgress, RecoveredJob
 from slotwise.protocol.effects import (
+    PersistBounds,
     PersistCancel,
     PersistJob,
     PersistProgress,
@@ -26,6 +28,8 @@ from slotwise.protocol.messages import (
     JobAccepted,
     JobRefused,
     Message,
+    ScaleAccepted,
+    ScaleJob,
     SubmitJob,
 )
 from slotwise.simulation.hosts import Host
@@ -61,7 +65,7 @@ class Store:
         """
         if epoch < self.epoch:
             return False
-        if isinstance(record, PersistJob | PersistCancel) and token < self.dispatcher:
+        if isinstance(record, PersistJob | PersistCancel | PersistBounds) and token < self.dispatcher:
             return False
         known = self.jobs.get(record.job)
         match record:
@@ -83,6 +87,9 @@ class Store:
                 if known.progress is not None and progress.token < known.progress.token:
                     return False
                 self.jobs[job] = msgspec.structs.replace(known, progress=progress)
+            case PersistBounds(job, bounds, version):
+                assert known is not None, f"bounds of {job}, which is not recorded"
+                self.jobs[job] = msgspec.structs.replace(known, bounds=bounds, bounds_version=version)
             case PersistCancel(job):
                 assert known is not None, f"a cancel of {job}, which is not recorded"
                 self.jobs[job] = msgspec.structs.replace(known, cancelled=True)
@@ -177,11 +184,19 @@ class Client:
         cluster.engine.at(plan.submit_at_s, self._submit)
         if plan.cancel_at_s is not None:
             cluster.engine.at(plan.cancel_at_s, self.cancel)
+        for at_s, bounds in plan.scales:
+            cluster.engine.at(at_s, self._scale, bounds)
+        self.bounds: list[ExecutorBounds] = []
 
     def _submit(self) -> None:
         if self.job is None and self.refused is None:
             self._cluster.send_from_client(self.address, SubmitJob(f"key-{self.plan.name}", self.plan.spec))
             self._cluster.engine.after(_CLIENT_RETRY_S, self._submit)
+
+    def _scale(self, bounds: ExecutorBounds) -> None:
+        """Said once; what comes of it is known when it is answered."""
+        if self.job is not None:
+            self._cluster.send_from_client(self.address, ScaleJob(self.job, bounds))
 
     def cancel(self) -> None:
         """Have the job ended; as soon as it is accepted, if it is not yet."""
@@ -199,6 +214,11 @@ class Client:
     def answered(self, message: Message) -> None:
         """An answer of the Dispatcher has come."""
         match message:
+            case ScaleAccepted(_, bounds):
+                self.bounds.append(bounds)
+            case JobRefused(reason) if self.job is not None and not reason.startswith("there is no job"):
+                # Bounds that it cannot have, or of a job that is over.
+                pass
             case JobAccepted(job):
                 if self.job is not None and self.job != job:
                     text = f"the submission of {self.plan.name} was acknowledged as {self.job} and as {job}"

@@ -1,7 +1,9 @@
 """The planted bugs: single changes to the protocol, each of which the simulator must find (``planted``).
 
 Each is a mistake that somebody could make: a fence dropped, a retry left out, a report read the wrong way round. The
-``old`` text is looked for in the module as it is now, so a change there may ask for a new text here."""
+``old`` text is looked for in the module as it is now, so a change there may ask for a new text here. Some mistakes
+the protocol makes good by itself, because all that is said is absolute and repeated: they say so, and are not looked
+for."""
 
 from __future__ import annotations
 
@@ -22,6 +24,8 @@ _RESOURCES = "slotwise.jobmaster.resource_link"
 _DRIVER = "slotwise.jobmaster.driver"
 _DEPLOYMENTS = "slotwise.jobmaster.deployments"
 _EXECUTORS = "slotwise.jobmaster.executors"
+_PHASES = "slotwise.jobmaster.phases"
+_RESCALING = "slotwise.jobmaster.rescaling"
 _STATUS = "slotwise.jobmaster.status_link"
 _OUTBOX = "slotwise.protocol.outbox"
 
@@ -54,6 +58,7 @@ _BUGS = (
         "if newer and not isinstance(envelope.payload, WorkerRegistered):",
         "if newer and isinstance(envelope.payload, ShutdownWorker):",
         "a worker does not register with a new ResourceManager",
+        "the heartbeat time-out does the same, later",
     ),
     PlantedBug(
         "job-ignores-new-rm",
@@ -61,11 +66,12 @@ _BUGS = (
         "if self._out.learn(RESOURCE_MANAGER, token) and self._registered:",
         "if not self._out.learn(RESOURCE_MANAGER, token) and False:",
         "a job does not register with a new ResourceManager that it hears of",
+        "an answer or a time-out of the other side leads to the same, later",
     ),
     PlantedBug(
         "versions-not-counted-afresh",
         _RM,
-        "            self.slots.ledger.suspend(message.job)\n        if self.slots",
+        "            self.slots.ledger.renew(message.job)\n        if self.slots",
         "        if self.slots",
         "the declarations of a job's new leader count as older than those of the one before",
     ),
@@ -139,6 +145,7 @@ _BUGS = (
         "            if job in self.jobs:\n                self._out.send(effects, self.jobs[job].address, WorkerLost(",
         "            if job not in self.jobs:\n                self._out.send(effects, f'jm:{job}', WorkerLost(",
         "jobs are not told that a worker of theirs is lost",
+        "the heartbeat time-out does the same, later",
     ),
     PlantedBug(
         "unknown-worker-not-told",
@@ -147,6 +154,7 @@ _BUGS = (
         "        if not _adds_up(entry.total",
         "        if entry is None:\n            return\n        if not _adds_up(entry.total",
         "a worker that was given up is not asked to register again",
+        "the heartbeat time-out does the same, later",
     ),
     PlantedBug(
         "unknown-job-not-told",
@@ -154,6 +162,7 @@ _BUGS = (
         "        if job is None:\n            self._out.send(effects, envelope.sender, RegisterAgain())\n",
         "        if job is None:\n",
         "a job that is not registered is not asked to be",
+        "an answer or a time-out of the other side leads to the same, later",
     ),
     PlantedBug(
         "old-declaration-wins",
@@ -263,6 +272,7 @@ _BUGS = (
         "self._first_seq = config.incarnation << 32",
         "self._first_seq = 0 * config.incarnation",
         "the reports of a restarted worker count as older than those before",
+        "its registration replaces the view, unless it is back within the grace for connections: rare",
     ),
     PlantedBug(
         "gone-not-answered",
@@ -270,6 +280,7 @@ _BUGS = (
         "return [slot for slot in slots if slot is not None and slot.job == job], gone",
         "return [slot for slot in slots if slot is not None], ()",
         "a worker does not tell a job which of its slots are gone",
+        "the fence does the same, later",
     ),
     # ------------------------------------------------------------------------------------------- JobMaster
     PlantedBug(
@@ -278,6 +289,7 @@ _BUGS = (
         '            self._timers.set("register", now + self._backoff_s)\n',
         "",
         "a job whose registration is lost is never known",
+        "the repeated declaration is answered with the request to register",
     ),
     PlantedBug(
         "declaration-not-repeated",
@@ -292,6 +304,7 @@ _BUGS = (
         "            if freeing:\n                self._out.send(effects, to, FreeSlots(",
         "            if freeing and False:\n                self._out.send(effects, to, FreeSlots(",
         "a slot is given back once, and stays when that is lost",
+        "every report that shows that it has not come true has it said again",
     ),
     PlantedBug(
         "deploy-not-repeated",
@@ -306,13 +319,15 @@ _BUGS = (
         "                    self.end_process(slot, effects, again=True)\n",
         "                    pass\n",
         "a process is asked to end once",
+        "every report that shows that it has not come true has it said again",
     ),
     PlantedBug(
         "directives-not-repeated",
         _JM,
-        "        self._deployments.direct(effects, again=True)\n",
+        "        self.deployments.direct(effects, again=True)\n",
         "",
         "the driver is told once which executors may join it",
+        "every report that shows that it has not come true has it said again",
     ),
     PlantedBug(
         "gone-slots-stay",
@@ -342,14 +357,13 @@ _BUGS = (
         "            elif any(matches(profile, offer.profile) for profile in self.missing()):",
         "            elif any(matches(profile, offer.profile) for profile in self.required):",
         "a job takes more slots than it needs",
+        "surplus slots are given back after a while",
     ),
     PlantedBug(
         "driver-without-fence",
-        _JM,
-        '            self._timers.set("fence", now + self.config.driver_fence_s)\n'
-        "            self._move(JobState.RECONCILING",
-        '            self.driver.unseen.until = now\n            self._timers.set("fence", now)\n'
-        "            self._move(JobState.RECONCILING",
+        _PHASES,
+        '        assert unseen is not None\n        self._job.timers.set("fence", unseen.until)',
+        '        assert unseen is not None\n        unseen.until = now\n        self._job.timers.set("fence", now)',
         "another driver begins while the first may still live out of sight",
     ),
     PlantedBug(
@@ -379,18 +393,19 @@ _BUGS = (
         "slot.allocation == self.driver.slot and _runs(status, self.driver.name):",
         "slot.allocation == self.driver.slot:",
         "the last words of an earlier driver in the same slot hide those of the present one",
+        "needs a driver in the slot of an earlier one and late words of that: rare",
     ),
     PlantedBug(
         "executors-above-maximum",
         _DEPLOYMENTS,
-        "*self.executors.above(self._spec.max_executors)]",
-        "]",
+        "        for executor in self.executors.above(most):",
+        "        for executor in ():",
         "executors that are found again add to those that took their places",
     ),
     PlantedBug(
         "driver-alone",
         "slotwise.jobmaster.admission",
-        "    if executors < spec.min_executors:",
+        "    if executors < bounds.least:",
         "    if executors < 0:",
         "a driver is started without the minimum of executor slots",
     ),
@@ -403,7 +418,44 @@ _BUGS = (
         "            default=None)",
         "the timer for surplus slots comes up for ever when the wrong one is looked at",
     ),
+    PlantedBug(
+        "old-bounds-win",
+        _RESCALING,
+        "if version <= self.version:",
+        "if version < 0:",
+        "bounds that were overtaken by newer ones count",
+    ),
+    PlantedBug(
+        "cool-down-never-ends",
+        _RESCALING,
+        "            self._timers.set(_TIMER, self._cool_until)\n",
+        "",
+        "executors that are to go after the cool-down stay",
+        "the next retry finds that the cool-down is over",
+    ),
+    PlantedBug(
+        "decommission-without-end",
+        _DEPLOYMENTS,
+        "(executor.leave_by <= now or not self.executors.active)",
+        "not self.executors.active",
+        "an executor that cannot move its blocks is waited for without end",
+    ),
     # ------------------------------------------------------------------------------------------- Dispatcher
+    PlantedBug(
+        "bounds-not-repeated",
+        _DISPATCHER,
+        '        self._timers.set(("scale", record.job), now + self.config.retry_s)\n',
+        "",
+        "new bounds are sent to the JobMaster once",
+        "needs the loss of one message inside a master: rare",
+    ),
+    PlantedBug(
+        "bounds-not-recovered",
+        _DISPATCHER,
+        "            record.given_bounds, record.bounds_version = known.bounds, known.bounds_version\n",
+        "",
+        "a new Dispatcher forgets acknowledged bounds",
+    ),
     PlantedBug(
         "key-forgotten",
         _DISPATCHER,
@@ -417,6 +469,7 @@ _BUGS = (
         '        self._timers.set(("cancel", record.job), now + self.config.retry_s)\n',
         "",
         "a cancel is sent to the JobMaster once",
+        "needs the loss of one message inside a master: rare",
     ),
     PlantedBug(
         "cancel-not-recovered",

@@ -11,13 +11,16 @@ from typing import NamedTuple
 
 
 class PlantedBug(NamedTuple):
-    """One change: the ``old`` text, which occurs once in ``module``, becomes ``new``. ``means``: what is wrong then."""
+    """One change: the ``old`` text, which occurs once in ``module``, becomes ``new``. ``means``: what is wrong then.
+    ``unseen``: why 500 seeds do not show it, if they do not.
+    """
 
     name: str
     module: str
     old: str
     new: str
     means: str
+    unseen: str = ""
 
 
 class _Loader(importlib.machinery.SourceFileLoader):

@@ -178,6 +178,19 @@ class Programs:
         lost = {executor.executor_id for executor in directives.lost}
         registered = tuple(executor for executor in report.registered if executor not in lost)
         self._change(process, directives_seen=directives.version, registered=registered)
+        for executor in directives.decommission:
+            self._decommission(process, executor)
+
+    def _decommission(self, driver: SlotProcess, executor_id: str) -> None:
+        """The executor moves its blocks to others, and then ends by itself; a few never get there."""
+        if self._rng.random() < 0.1:
+            return
+        for host in self._cluster.hosts.values():
+            for process in host.slots.values():
+                spec = process.spec
+                mine = isinstance(spec, ExecutorProcess) and driver.report is not None
+                if mine and process.job == driver.job and spec.executor_id == executor_id:  # type: ignore[union-attr]
+                    self._later(self._rng.uniform(0.5, 20.0), process, lambda p: self.end(p, 0))
 
     def _change(self, process: SlotProcess, **changes: object) -> None:
         assert process.report is not None

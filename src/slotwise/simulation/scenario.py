@@ -10,7 +10,7 @@ import random
 import msgspec
 
 from slotwise.jobmaster.config import JobMasterConfig
-from slotwise.model.job import DriverSize, ExecutorSize, JobSpec
+from slotwise.model.job import DriverSize, ExecutorBounds, ExecutorSize, JobSpec
 from slotwise.model.resources import GIB, MIB, ResourceProfile
 from slotwise.model.restart import RestartKind, RestartStrategy
 from slotwise.resourcemanager.machine import ResourceManagerConfig
@@ -78,7 +78,7 @@ class ProgramPlan(msgspec.Struct, frozen=True):
 
 class JobPlan(msgspec.Struct, frozen=True):
     """A job, when it is submitted and cancelled, and what its drivers do: the first, the second, …; the last entry
-    holds for all further ones.
+    holds for all further ones. ``scales``: when somebody changes how many executors it may have, and to what.
     """
 
     name: str
@@ -86,6 +86,7 @@ class JobPlan(msgspec.Struct, frozen=True):
     submit_at_s: float
     programs: tuple[ProgramPlan, ...]
     cancel_at_s: float | None = None
+    scales: tuple[tuple[float, ExecutorBounds], ...] = ()
 
 
 class Scenario(msgspec.Struct, frozen=True):
@@ -114,6 +115,8 @@ class Scenario(msgspec.Struct, frozen=True):
             + self.jm.release_timeout_s
             + self.jm.driver_fence_s
             + self.jm.idle_slot_timeout_s
+            + self.jm.cool_down_s
+            + self.jm.decommission_timeout_s
             + self.times.orphan_timeout_s
             + self.rm.worker_start_timeout_s
             + 60.0
@@ -161,6 +164,8 @@ def draw(seed: int) -> Scenario:
         stabilisation_s=rng.choice((0.5, 2.0, 10.0)),
         idle_slot_timeout_s=rng.choice((1.0, 10.0, 50.0)),
         release_timeout_s=rng.choice((10.0, 30.0)),
+        cool_down_s=rng.choice((0.0, 5.0, 30.0)),
+        decommission_timeout_s=rng.choice((5.0, 30.0)),
         restart=_draw_strategy(rng) or RestartStrategy(),
     )
     network = NetworkPlan(
@@ -247,4 +252,10 @@ def _draw_job(rng: random.Random, number: int) -> JobPlan:
     )
     spec = msgspec.structs.replace(spec, restart=_draw_strategy(rng))
     cancel = round(submit + rng.uniform(0, 150), 1) if rng.random() < 0.25 else None
-    return JobPlan(f"j{number}", spec, submit, tuple(programs), cancel)
+    bounds = []
+    for _ in range(rng.choice((0, 0, 0, 1, 2, 4))):
+        least = rng.choice((0, 0, 1, 2))
+        at = round(submit + rng.uniform(0, 200), 1)
+        bounds.append((at, ExecutorBounds(least, least + rng.choice((1, 2, 4, 7)))))
+    scales_at = tuple(sorted(bounds, key=lambda scale: scale[0]))
+    return JobPlan(f"j{number}", spec, submit, tuple(programs), cancel, scales_at)

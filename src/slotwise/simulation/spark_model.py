@@ -161,6 +161,15 @@ class SparkModel:
         gone = {lost.executor_id for lost in directives.lost}
         registered = tuple(executor for executor in running.report.registered if executor not in gone)
         self.change(allocation, directives_seen=directives.version, registered=registered)
+        for executor_id in directives.decommission:
+            self._decommission(executor_id)
+
+    def _decommission(self, executor_id: str) -> None:
+        """An executor of this world moves its blocks and ends by itself."""
+        for model in self._world.spark.values():
+            for allocation, running in model.running.items():
+                if isinstance(running.spec, ExecutorProcess) and running.spec.executor_id == executor_id:
+                    model._later(2.0, allocation, running.process, lambda a, model=model: model.end(a, 0))
 
     def change(self, allocation: AllocationId, **changes: object) -> None:
         """The driver in the slot says something new."""

@@ -28,7 +28,7 @@ from slotwise.model.ids import (
     job_master_address,
     worker_address,
 )
-from slotwise.model.job import JobSpec, JobState
+from slotwise.model.job import ExecutorBounds, JobSpec, JobState
 from slotwise.model.progress import RecoveredJob
 from slotwise.model.resources import ResourceProfile
 from slotwise.protocol.effects import (
@@ -37,6 +37,7 @@ from slotwise.protocol.effects import (
     Effects,
     Event,
     JobMasterExited,
+    PersistBounds,
     PersistCancel,
     PersistJob,
     PersistProgress,
@@ -46,7 +47,7 @@ from slotwise.protocol.effects import (
     StartWorker,
     WorkerExited,
 )
-from slotwise.protocol.messages import CancelJob, Envelope, JobAccepted, Message, SubmitJob
+from slotwise.protocol.messages import CancelJob, Envelope, JobAccepted, Message, ScaleJob, SubmitJob
 from slotwise.resourcemanager.machine import ResourceManager, ResourceManagerConfig
 from slotwise.simulation.spark_model import SparkModel
 from slotwise.taskexecutor.machine import TaskExecutor, TaskExecutorConfig
@@ -243,6 +244,10 @@ class World:
         """Ask for the end of a job."""
         return self.ask(CancelJob(job))
 
+    def scale(self, job: JobId, least: int, most: int | None) -> Message:
+        """Change how many executors a job may have."""
+        return self.ask(ScaleJob(job, ExecutorBounds(least, most)))
+
     def ask(self, payload: Message, to: Address = DISPATCHER) -> Message:
         """A client's message to the Dispatcher (or ``to``), and the answer."""
         client = Address(f"client:{next(self._clients)}")
@@ -332,7 +337,15 @@ class World:
         for change in effects.job_masters:
             if isinstance(change, StartJobMaster):
                 self.machines[job_master_address(change.job)] = JobMaster(
-                    change.job, change.spec, self.jm_config, change.token, self.ids, self.now, change.progress
+                    change.job,
+                    change.spec,
+                    self.jm_config,
+                    change.token,
+                    self.ids,
+                    self.now,
+                    change.progress,
+                    change.bounds,
+                    change.bounds_version,
                 )
         self.events += [(self.now, event) for event in effects.events]
         if effects.shutdown is not None:
@@ -349,6 +362,8 @@ class World:
         match record:
             case PersistProgress(_, progress):
                 known = msgspec.structs.replace(known, progress=progress)
+            case PersistBounds(_, bounds, version):
+                known = msgspec.structs.replace(known, bounds=bounds, bounds_version=version)
             case PersistCancel():
                 known = msgspec.structs.replace(known, cancelled=True)
             case PersistResult(_, result):

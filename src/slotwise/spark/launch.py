@@ -22,6 +22,7 @@ from slotwise.model.job import JobSpec
 from slotwise.model.process import DriverProcess, ExecutorProcess
 from slotwise.model.resources import MIB
 from slotwise.spark.java import Java
+from slotwise.spark.jvm_flags import fits
 
 MASTER = "spark+slotwise://embedded"
 GATEWAY_CLASS = "org.apache.spark.api.python.PythonGatewayServer"
@@ -63,8 +64,9 @@ class SlotContext:
     workers reach this one. ``python``: the worker's interpreter, which has pyspark; ``python_zips``: pyspark and py4j
     as archives for interpreters that lack them (``SparkHome.python_zips``). ``base_env``: the environment that
     processes inherit (variables that start with SLOTWISE_ are left out). ``bridge_port`` and ``bridge_token``: where
-    the driver's JVM finds its worker on loopback; executors need neither. ``resource_addresses``: the addresses of
-    extended resources (GPU indexes, …) that this slot may use, by name.
+    the driver's JVM finds its worker on loopback; executors need neither. ``jvm_cache``: options for starting from a
+    cache of loaded classes (``slotwise.spark.jvm_flags``), left out where the process cannot. ``resource_addresses``:
+    the addresses of extended resources (GPU indexes, …) that this slot may use, by name.
     """
 
     java: Java
@@ -78,6 +80,7 @@ class SlotContext:
     bridge_token: str = ""
     python_zips: tuple[Path, ...] = ()
     log_level: str = "WARN"
+    jvm_cache: tuple[str, ...] = ()
     base_env: Mapping[str, str] = field(default_factory=dict, repr=False)
     resource_addresses: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
@@ -104,21 +107,21 @@ def driver_jvm_command(process: DriverProcess, slot: SlotContext) -> Command:
     spec = process.spec
     conf = driver_conf(process, slot)
     options = _words(conf.get("spark.driver.defaultJavaOptions")) + _words(conf.get("spark.driver.extraJavaOptions"))
+    own_classes = _paths(conf.get("spark.driver.extraClassPath"))
     class_path = [
-        *_paths(conf.get("spark.driver.extraClassPath")),
-        *_configuration_folders(slot),
-        str(slot.bridge_jar),
-        str(slot.spark_home / "jars" / "*"),
+        *own_classes,
+        *spark_class_path(slot),
         *(jar for jar in _list(conf.get("spark.jars")) if "://" not in jar),
-    ]
-    arguments = [
-        "-cp",
-        os.pathsep.join(class_path),
-        *_jvm_options(slot, spec.driver.heap_bytes, spec.driver.cores, options),
-        *(f"-D{key}={value}" for key, value in sorted(conf.items())),
     ]
     env = _base_env(slot)
     env.update(spec.env)
+    cache = slot.jvm_cache if fits(slot.java, spec.driver.heap_bytes, options, env, own_classes) else ()
+    arguments = [
+        "-cp",
+        os.pathsep.join(class_path),
+        *_jvm_options(slot, spec.driver.heap_bytes, spec.driver.cores, options, cache),
+        *(f"-D{key}={value}" for key, value in sorted(conf.items())),
+    ]
     env.update(
         SPARK_HOME=str(slot.spark_home),
         SPARK_LOCAL_DIRS=str(slot.directory / "local"),
@@ -171,20 +174,15 @@ def executor_command(process: ExecutorProcess, slot: SlotContext) -> Command:
         word.replace("{{APP_ID}}", process.app_id).replace("{{EXECUTOR_ID}}", process.executor_id)
         for word in launch.java_options
     ]
-    class_path = [
-        *launch.class_path,
-        *_configuration_folders(slot),
-        str(slot.bridge_jar),
-        str(slot.spark_home / "jars" / "*"),
-    ]
-    arguments = [
-        "-cp",
-        os.pathsep.join(class_path),
-        *_jvm_options(slot, process.size.heap_bytes, process.size.cores, options),
-        *(f"-D{key}={value}" for key, value in sorted(launch.startup_conf.items())),
-    ]
     env = _base_env(slot)
     env.update(launch.env)
+    cache = slot.jvm_cache if fits(slot.java, process.size.heap_bytes, options, env, launch.class_path) else ()
+    arguments = [
+        "-cp",
+        os.pathsep.join([*launch.class_path, *spark_class_path(slot)]),
+        *_jvm_options(slot, process.size.heap_bytes, process.size.cores, options, cache),
+        *(f"-D{key}={value}" for key, value in sorted(launch.startup_conf.items())),
+    ]
     if "SPARK_HOME" in launch.env:
         env["SPARK_HOME"] = str(slot.spark_home)
     env.setdefault("PYTHONHASHSEED", "0")
@@ -241,6 +239,13 @@ def executor_host(host: str, executor_id: str) -> str:
     return f"127.{1 + (number >> 16) % 254}.{(number >> 8) & 255}.{number & 255}"
 
 
+def spark_class_path(slot: SlotContext) -> list[str]:
+    """The class path of both JVMs. Spark's jars come first: what a cache of loaded classes holds for is the beginning
+    of a class path, and it may have no folders in it. None of the jars has a file that a configuration folder has.
+    """
+    return [str(slot.bridge_jar), str(slot.spark_home / "jars" / "*"), *_configuration_folders(slot)]
+
+
 def driver_conf(process: DriverProcess, slot: SlotContext) -> dict[str, str]:
     """The ``spark.*`` settings of the driver's JVM: defaults, the job's own, then what must agree with its sizes."""
     spec = process.spec
@@ -261,6 +266,9 @@ def driver_conf(process: DriverProcess, slot: SlotContext) -> dict[str, str]:
         # Spark's default of 30 s is what an idle executor would otherwise take to leave.
         "spark.storage.decommission.replicationReattemptInterval": "1s",
         "spark.executor.decommission.forceKillTimeout": "60s",
+        # After growing, all earlier shuffle output is on few executors: with Spark's preference for them every reduce
+        # task would wait 3 s before it used a new one.
+        "spark.shuffle.reduceLocality.enabled": "false",
         "spark.dynamicAllocation.shuffleTracking.enabled": "true",
     }
     if "spark.driver.host" in spec.conf:
@@ -312,8 +320,8 @@ def _size_settings(spec: JobSpec) -> dict[str, str]:
         settings["spark.dynamicAllocation.enabled"] = "true"
         settings["spark.dynamicAllocation.minExecutors"] = str(spec.min_executors)
         settings["spark.dynamicAllocation.initialExecutors"] = str(spec.initial_executors)
-        if spec.max_executors is not None:
-            settings["spark.dynamicAllocation.maxExecutors"] = str(spec.max_executors)
+        # The upper bound is the JobMaster's: it can change while the job runs, which Spark's own cannot.
+        settings.pop("spark.dynamicAllocation.maxExecutors", None)
     else:
         settings["spark.executor.instances"] = str(spec.initial_executors)
     return settings
@@ -340,9 +348,11 @@ def module_options(java_major: int) -> list[str]:
     return options
 
 
-def _jvm_options(slot: SlotContext, heap_bytes: int, cores: int, user_options: Iterable[str]) -> list[str]:
+def _jvm_options(
+    slot: SlotContext, heap_bytes: int, cores: int, user_options: Iterable[str], cache: Iterable[str]
+) -> list[str]:
     user = list(user_options)
-    options = ["-XX:+IgnoreUnrecognizedVMOptions", *module_options(slot.java.major)]
+    options = ["-XX:+IgnoreUnrecognizedVMOptions", *cache, *module_options(slot.java.major)]
     options += ["-Djava.net.preferIPv6Addresses=false", f"-Xmx{heap_bytes // MIB}m"]
     chosen = any(word.startswith("-XX:+Use") and word.endswith("GC") for word in user)
     if cores == 1 and heap_bytes >= _SMALLEST_SERIAL_HEAP_BYTES and not chosen:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import structlog
+
 from slotwise.model.errors import EnvironmentProblem
 from slotwise.model.ids import AllocationId, JobId
 from slotwise.model.process import DriverDirectives, DriverProcess, ExecutorProcess, ProcessSpec
@@ -19,6 +21,10 @@ from slotwise.spark.bridge import BridgeServer
 from slotwise.spark.bridge_jar import bridge_jar
 from slotwise.spark.home import SparkHome, find_spark
 from slotwise.spark.java import Java, find_java
+from slotwise.spark.jvm_cache import JvmCache
+from slotwise.spark.jvm_cache_keeper import CacheKeeper, KeeperPolicy
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -26,6 +32,7 @@ class _Installed:
     java: Java
     spark: SparkHome
     jar: Path
+    cache: JvmCache | None
 
 
 class ResourceAddresses:
@@ -66,10 +73,21 @@ class ResourceAddresses:
 
 class SparkLauncher:
     """Knows this machine's Java and Spark, found at the first use. ``host`` is how other workers reach this one;
-    ``extended`` are the worker's extended resources."""
+    ``extended`` are the worker's extended resources. ``cache_root`` is where JVM caches are (None: they are not used,
+    nor made), ``cache_policy`` when they are made."""
 
-    def __init__(self, bridge: BridgeServer, host: str, extended: Iterable[tuple[str, int]] = ()) -> None:
+    def __init__(
+        self,
+        bridge: BridgeServer,
+        host: str,
+        extended: Iterable[tuple[str, int]] = (),
+        *,
+        cache_root: Path | None = None,
+        cache_policy: KeeperPolicy | None = None,
+    ) -> None:
         self._bridge = bridge
+        self._cache_root = cache_root
+        self._keeper = None if cache_root is None else CacheKeeper(cache_root, self._cache_wanted, cache_policy)
         self._host = host
         self._addresses = ResourceAddresses(extended)
         self._lock = asyncio.Lock()
@@ -80,6 +98,10 @@ class SparkLauncher:
     ) -> list[SlotCommand]:
         """See :class:`slotwise.runtime.slots.Launcher`."""
         installed = await self._find()
+        cache_flags: tuple[str, ...] = ()
+        if installed.cache is not None and self._keeper is not None:
+            cache_flags = await self._cache_flags(installed.cache)
+            self._keeper.process_started(cached=bool(cache_flags))
         slot = launch.SlotContext(
             java=installed.java,
             spark_home=installed.spark.path,
@@ -91,6 +113,7 @@ class SparkLauncher:
             bridge_port=self._bridge.port,
             bridge_token=self._bridge.admit(allocation) if isinstance(spec, DriverProcess) else "",
             python_zips=installed.spark.python_zips,
+            jvm_cache=cache_flags,
             base_env=os.environ,
             resource_addresses=(
                 self._addresses.give(allocation, spec.size.extended) if isinstance(spec, ExecutorProcess) else {}
@@ -130,17 +153,43 @@ class SparkLauncher:
         self._addresses.take_back(allocation)
         self._bridge.dismiss(allocation)
 
+    async def close(self) -> None:
+        """End what is done in the background."""
+        if self._keeper is not None:
+            await self._keeper.close()
+
     async def _find(self) -> _Installed:
         async with self._lock:
             if self._installed is None:
-                self._installed = await asyncio.to_thread(_find_installed)
+                self._installed = await asyncio.to_thread(_find_installed, self._cache_root)
             return self._installed
 
+    async def _cache_flags(self, cache: JvmCache) -> tuple[str, ...]:
+        # The first look reads the whole file; who asks meanwhile waits for it rather than reading it too.
+        async with self._lock:
+            return await asyncio.to_thread(cache.flags)
 
-def _find_installed() -> _Installed:
+    def _cache_wanted(self) -> bool:
+        if self._installed is None or self._cache_root is None:
+            return False
+        # Of its own: the other one is used meanwhile.
+        found = _cache(self._cache_root, self._installed.java, self._installed.spark, self._installed.jar)
+        return found is not None and found.wanted()
+
+
+def _find_installed(cache_root: Path | None) -> _Installed:
     spark = find_spark()
     java = find_java(spark_version=spark.version)
-    return _Installed(java, spark, bridge_jar(spark, java))
+    jar = bridge_jar(spark, java)
+    return _Installed(java, spark, jar, None if cache_root is None else _cache(cache_root, java, spark, jar))
+
+
+def _cache(root: Path, java: Java, spark: SparkHome, jar: Path) -> JvmCache | None:
+    try:
+        return JvmCache(root, java, spark, jar)
+    except OSError as error:
+        log.warning("JVM caches are not used", reason=str(error))
+        return None
 
 
 def _slot_command(

@@ -17,13 +17,13 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route, WebSocketRoute
 
 from slotwise import __version__
-from slotwise.dispatcher.http import views
+from slotwise.dispatcher.http import rescales, views
 from slotwise.dispatcher.http.worker_stream import StreamPort, WorkerStream, allowed
 from slotwise.dispatcher.machine import Dispatcher, JobRecord
 from slotwise.jobmaster.machine import JobMaster
-from slotwise.model.errors import ClusterError
+from slotwise.model.errors import ClusterError, SizeError
 from slotwise.model.ids import JobId, WorkerId
-from slotwise.model.job import JobSpec, JobState
+from slotwise.model.job import ExecutorBounds, JobSpec, JobState
 from slotwise.resourcemanager.machine import ResourceManager
 from slotwise.runtime.clock import monotonic
 from slotwise.runtime.events import EventLog
@@ -46,6 +46,10 @@ class MasterPort(StreamPort, Protocol):
 
     async def cancel(self, job: JobId) -> JobState:
         """Cancel a job."""
+        ...
+
+    async def scale(self, job: JobId, bounds: ExecutorBounds) -> ExecutorBounds:
+        """Change how many executors a job may have."""
         ...
 
     async def block(self, worker: WorkerId, blocked: bool) -> None:
@@ -80,6 +84,9 @@ def build_app(master: MasterPort) -> Starlette:
             Route("/v1/jobs/{job}", api.guarded(api.job)),
             Route("/v1/jobs/{job}", api.guarded(api.cancel), methods=["PATCH"]),
             Route("/v1/jobs/{job}/events", api.guarded(api.job_events)),
+            Route("/v1/jobs/{job}/resource-requirements", api.guarded(api.requirements), methods=["GET", "PUT"]),
+            Route("/v1/jobs/{job}/rescales/config", api.guarded(api.rescale_config)),
+            Route("/v1/jobs/{job}/rescales/history", api.guarded(api.rescale_history)),
             Route("/v1/jobs/{job}/explain", api.guarded(api.explain)),
             Route("/v1/jobs/{job}/logs", api.guarded(api.log_names)),
             Route("/v1/jobs/{job}/logs/{name}", api.guarded(api.log)),
@@ -140,13 +147,8 @@ class Api:
 
     async def submit(self, request: Request) -> Response:
         """POST /v1/jobs: a JobSpec as JSON; the Idempotency-Key header makes repeating it safe."""
-        body = bytearray()
-        async for piece in request.stream():
-            body += piece
-            if len(body) > _MAX_BODY_BYTES:
-                raise Problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"over {_MAX_BODY_BYTES} bytes")
         try:
-            spec = msgspec.json.decode(bytes(body), type=JobSpec)
+            spec = msgspec.json.decode(await _body(request), type=JobSpec)
         except msgspec.DecodeError as error:
             raise Problem(HTTPStatus.BAD_REQUEST, f"not a job specification: {error}") from error
         try:
@@ -184,6 +186,27 @@ class Api:
         record = self._record(request)
         after = _integer(request, "after", 0)
         return json_response({"events": self._master.events.of_job(record.job, after)})
+
+    async def requirements(self, request: Request) -> Response:
+        """GET and PUT /v1/jobs/:jobid/resource-requirements: how many executors the job may have."""
+        record = self._record(request)
+        if request.method == "PUT":
+            try:
+                await self._master.scale(record.job, rescales.parse_requirements(await _body(request)))
+            except SizeError as error:
+                raise Problem(HTTPStatus.BAD_REQUEST, str(error)) from error
+            except ClusterError as error:
+                raise Problem(HTTPStatus.CONFLICT, str(error)) from error
+        return json_response(rescales.requirements(record))
+
+    async def rescale_config(self, request: Request) -> Response:
+        """GET /v1/jobs/:jobid/rescales/config."""
+        self._record(request)
+        return json_response(rescales.config(self._master.options.job_master))
+
+    async def rescale_history(self, request: Request) -> Response:
+        """GET /v1/jobs/:jobid/rescales/history."""
+        return json_response(rescales.history(self._master.events.of_job(self._record(request).job)))
 
     async def explain(self, request: Request) -> Response:
         """GET /v1/jobs/:jobid/explain: why the job has what it has."""
@@ -238,6 +261,15 @@ class Api:
     async def resources(self, _: Request) -> Response:
         """GET /v1/resources."""
         return json_response(views.resources(self._master.resource_manager))
+
+
+async def _body(request: Request) -> bytes:
+    body = bytearray()
+    async for piece in request.stream():
+        body += piece
+        if len(body) > _MAX_BODY_BYTES:
+            raise Problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"over {_MAX_BODY_BYTES} bytes")
+    return bytes(body)
 
 
 def _integer(request: Request, name: str, default: int) -> int:

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from slotwise.dispatcher.machine import JobRecord
 from slotwise.jobmaster.machine import JobMaster
-from slotwise.model.job import JobState
+from slotwise.model.job import UNLIMITED_EXECUTORS, JobState
 from slotwise.model.requirements import Requirement, requirements_of
 from slotwise.model.resources import ZERO, ResourceProfile
 from slotwise.protocol.messages import Shortage
@@ -94,6 +96,8 @@ def job_details(record: JobRecord, master: JobMaster | None, times: JobTimes) ->
         "last-modification": int(last * 1000),
         "jobType": "BATCH",
         "released": record.released,
+        "min-executors": record.bounds.least,
+        "max-executors": None if record.bounds.most == UNLIMITED_EXECUTORS else record.bounds.most,
         "program": record.spec.program,
         "exit-code": record.result.exit_code if record.result is not None else None,
         "reason": record.result.reason if record.result is not None else "",
@@ -124,7 +128,7 @@ def _running(master: JobMaster) -> JsonObject:
             {"attempt": restart.attempt, "reason": restart.reason} for restart in master.driver.progress.restarts
         ],
         "executors": {
-            "wanted": sum(total.count for total in report.totals) if report is not None else 0,
+            "wanted": sum(total.count for total in master.executors.wanted(master.rescaling.most)),
             "launched": len(master.executors.live),
             "registered": sum(1 for executor in master.executors.live.values() if executor.registered),
             "launched_in_all": master.executors.next_id - 1,
@@ -160,10 +164,16 @@ def explanation(manager: ResourceManager, record: JobRecord) -> JsonObject:
     """GET /v1/jobs/:jobid/explain."""
     found = manager.explain(record.job)
     ended = record.result is not None
+    if record.bounds.most == UNLIMITED_EXECUTORS and found.acquired:
+        held = sum(requirement.count for requirement in found.acquired)
+        summary = f"it has {held} slot(s), and takes every one that comes"
+        found = msgspec.structs.replace(found, required=found.acquired, unmet=())
+    else:
+        summary = found.summary
     return {
         "jid": record.job,
         "phase": record.state.value,
-        "summary": f"the job has ended: {record.result.reason or 'finished'}" if record.result else found.summary,
+        "summary": f"the job has ended: {record.result.reason or 'finished'}" if record.result else summary,
         "required": [_requirement(requirement) for requirement in found.required],
         "acquired": [_requirement(requirement) for requirement in found.acquired],
         "pending": found.pending,

@@ -15,6 +15,7 @@ import structlog
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from slotwise import __version__
+from slotwise.jobmaster.config import JobMasterConfig
 from slotwise.model.errors import ProtocolError
 from slotwise.model.ids import WorkerId
 from slotwise.protocol.codec import (
@@ -45,6 +46,9 @@ class _Options(Protocol):
     @property
     def token(self) -> str: ...
 
+    @property
+    def job_master(self) -> JobMasterConfig: ...
+
 
 class StreamPort(Protocol):
     """What the stream needs of the master."""
@@ -53,7 +57,7 @@ class StreamPort(Protocol):
 
     @property
     def options(self) -> _Options:
-        """Has the token."""
+        """Has the token, and the settings of JobMasters."""
         ...
 
     def post(self, envelope: Envelope) -> None:

@@ -49,6 +49,7 @@ private[slotwise] class SlotwiseSchedulerBackend(
   @volatile private var directivesSeen = 0L
   @volatile private var launched = Map.empty[String, String]
   private val handledLosses = mutable.HashSet.empty[String]
+  private val decommissioned = mutable.HashSet.empty[String]
 
   private val link = new BridgeLink(address, appId, () => currentReport(), applyDirectives)
   private val progress = new ProgressListener(link, stageSubmitted)
@@ -159,6 +160,7 @@ private[slotwise] class SlotwiseSchedulerBackend(
             lost.path("reason").asText()))
         }
       }
+      node.path("decommission").elements().asScala.map(_.asText()).foreach(decommission)
       directivesSeen = version
       driverEndpoint.send(LookAtWaiting)
       // An executor may have come to a region whose tasks wait.
@@ -169,6 +171,13 @@ private[slotwise] class SlotwiseSchedulerBackend(
 
   private def texts(node: JsonNode): Map[String, String] =
     node.properties().asScala.map(entry => entry.getKey -> entry.getValue.asText()).toMap
+
+  /** No more tasks for this executor; it moves its blocks to the others and ends by itself. */
+  private def decommission(id: String): Unit =
+    if (decommissioned.add(id)) {
+      decommissionExecutor(
+        id, ExecutorDecommissionInfo("the job is scaled down"), adjustTargetNumExecutors = false)
+    }
 
   // ---- who may register, and what a broken connection means ----
 
