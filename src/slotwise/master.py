@@ -322,7 +322,9 @@ class Master:
             if self._actors.get(address) is actor:
                 self._retire(address)
                 self.job_masters.pop(job, None)
-                gone = JobMasterExited(job, f"{name} failed: {error!r}", self._records.progress.get(job))
+                gone = JobMasterExited(
+                    job, f"{name} failed: {error!r}", self._records.progress.get(job), self._records.results.get(job)
+                )
                 self._actors[DISPATCHER].post(gone)
 
         self.job_masters[job] = machine

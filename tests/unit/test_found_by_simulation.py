@@ -25,7 +25,15 @@ from slotwise.model.progress import JobProgress, RecoveredJob
 from slotwise.model.requirements import Requirement
 from slotwise.model.resources import GIB, ZERO, ResourceProfile
 from slotwise.model.timers import Timers
-from slotwise.protocol.effects import Effects, PersistProgress, StartWorker, StopJobMaster, StopWorker, WorkerExited
+from slotwise.protocol.effects import (
+    Effects,
+    JobMasterExited,
+    PersistProgress,
+    StartWorker,
+    StopJobMaster,
+    StopWorker,
+    WorkerExited,
+)
 from slotwise.protocol.messages import (
     AcceptSlots,
     DeclareRequirements,
@@ -256,6 +264,25 @@ def test_f_06_a_new_dispatcher_ends_the_job_master_of_a_job_that_is_over() -> No
     status = JobStatus(JOB, 4, JobState.FINISHED, result, released=True)
     effects = machine.handle(envelope(DISPATCHER, 9, job_master_address(JOB), 5, status), 1.0)
     assert effects.job_masters == [StopJobMaster(JOB)]
+
+
+def test_f_03_a_job_whose_job_master_fails_after_its_result_was_recorded_is_over() -> None:
+    machine = Dispatcher(DispatcherConfig(), LeaderToken(9), CountingIds(), 0.0, [RecoveredJob(JOB, "key", spec())])
+    machine.on_timer(0.0)
+    result = JobResult(JobState.FINISHED, 0)
+    effects = machine.handle(JobMasterExited(JOB, "a bug", None, result), 1.0)
+    assert effects.job_masters == []
+    assert machine.jobs[JOB].result == result
+    assert machine.jobs[JOB].released
+
+
+def test_f_08_a_dispatcher_that_heard_of_a_newer_job_master_fences_the_older() -> None:
+    machine = Dispatcher(DispatcherConfig(), LeaderToken(9), CountingIds(), 0.0, [RecoveredJob(JOB, "key", spec())])
+    machine.on_timer(0.0)
+    address = job_master_address(JOB)
+    machine.handle(envelope(DISPATCHER, 9, address, 11, Fenced(address, LeaderToken(11))), 1.0)
+    effects = machine.handle(envelope(DISPATCHER, 9, address, 9, JobStatus(JOB, 3, JobState.RUNNING)), 1.1)
+    assert isinstance(effects.send[0].payload, Fenced)
 
 
 def test_d_02_d_06_a_declaration_that_was_overtaken_stays_so_when_its_job_falls_silent() -> None:

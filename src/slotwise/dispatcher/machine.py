@@ -31,6 +31,7 @@ from slotwise.protocol.messages import (
     CancelAccepted,
     CancelJob,
     Envelope,
+    Fenced,
     JobAccepted,
     JobRefused,
     JobStatus,
@@ -136,6 +137,8 @@ class Dispatcher:
             case ScaleTaken(job, version):
                 if job in self.jobs and version >= self.jobs[job].bounds_version:
                     self._timers.clear(("scale", job))
+            case Fenced(address, current):
+                self._out.learn(address, current)
             case JobStatus():
                 self._on_status(stimulus, payload, effects)
             case _:
@@ -184,7 +187,12 @@ class Dispatcher:
         record.failures += 1
         fields: dict[str, str | int | float | None] = {"reason": message.reason, "failures": record.failures}
         effects.events.append(Event("job-master-failed", record.job, fields=fields))
-        if record.state.is_final:
+        if message.result is not None and not record.state.is_final:
+            # It had recorded how the job ended, and its word of that was lost with it.
+            record.state, record.result, record.released = message.result.state, message.result, True
+            self._timers.clear(("cancel", record.job))
+            self._timers.clear(("scale", record.job))
+        elif record.state.is_final:
             # Its slots are left to the workers' own time-outs.
             record.released = True
         elif record.failures > self.config.max_job_master_failures:
