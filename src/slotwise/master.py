@@ -332,6 +332,7 @@ class Master:
         actor.start()
 
     def _stop_job_master(self, stop: StopJobMaster) -> None:
+        self._records.results.pop(stop.job, None)
         # What is worth keeping of an ended job is in its record and its events.
         self.job_masters.pop(stop.job, None)
         self._retire(job_master_address(stop.job))

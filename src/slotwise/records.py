@@ -46,7 +46,8 @@ log = structlog.get_logger(__name__)
 
 class Records:
     """Writes to ``store`` for the machines of a master. ``progress``: the last recorded one of each unfinished job.
-    ``results``: those recorded since this master began. ``unwritten``: results that the store would not take yet.
+    ``results``: those of jobs whose JobMasters have not been stopped yet. ``unwritten``: results that the store would
+    not take yet.
     """
 
     def __init__(self, store: JobStore, dispatcher: Dispatcher, recovered: Sequence[RecoveredJob]) -> None:

@@ -19,7 +19,7 @@ from slotwise.model.ids import (
     job_master_address,
     worker_address,
 )
-from slotwise.model.job import JobResult, JobState
+from slotwise.model.job import ExecutorBounds, JobResult, JobState
 from slotwise.model.process import DriverReport, ExecutorIdentity
 from slotwise.model.progress import JobProgress, RecoveredJob
 from slotwise.model.requirements import Requirement
@@ -48,6 +48,7 @@ from slotwise.protocol.messages import (
     RegisterJobMaster,
     RegisterWorker,
     RegistrationRefused,
+    ScaleJob,
     SlotOffer,
     SlotReport,
     SlotStatus,
@@ -274,6 +275,17 @@ def test_f_03_a_job_whose_job_master_fails_after_its_result_was_recorded_is_over
     assert effects.job_masters == []
     assert machine.jobs[JOB].result == result
     assert machine.jobs[JOB].released
+
+
+def test_a_job_that_is_over_is_not_sent_its_bounds_for_ever() -> None:
+    known = RecoveredJob(JOB, "key", spec())
+    machine = Dispatcher(DispatcherConfig(max_job_master_failures=0), LeaderToken(9), CountingIds(), 0.0, [known])
+    machine.on_timer(0.0)
+    machine.handle(envelope(DISPATCHER, 0, "client:1", 0, ScaleJob(JOB, ExecutorBounds(1, 4))), 1.0)
+    assert machine.next_timer() is not None
+    machine.handle(JobMasterExited(JOB, "a bug"), 1.1)
+    assert machine.jobs[JOB].state is JobState.FAILED
+    assert machine.next_timer() is None
 
 
 def test_f_08_a_dispatcher_that_heard_of_a_newer_job_master_fences_the_older() -> None:
