@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test simulate planted-bugs check format lint types imports docs bench flink-peer chaos wheel lock clean
+.PHONY: help setup demo test test-long simulate planted-bugs check format lint types imports docs bench flink-peer chaos wheel lock clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -28,6 +28,9 @@ demo: $(READY)  ## Run the main job on real input: the New York flights of 2013
 
 test: $(READY)  ## Run all tests (real Spark among them)
 	$(BIN)/python -m pytest
+
+test-long: $(READY)  ## Run the tests that take minutes each
+	$(BIN)/python -m pytest -m long
 
 SEEDS ?= 1000
 SIM_JOBS ?= $(shell nproc)

@@ -54,30 +54,36 @@ def main() -> None:
     parser = arguments(__doc__ or "")
     parser.add_argument("--rounds", type=int, default=3, help="measurements of each; the median is shown")
     given = parser.parse_args()
-    rounds = []
-    for _ in range(given.rounds):
-        with tempfile.TemporaryDirectory(prefix="recovery-") as folder, cluster(Path(folder)) as bench:
-            rounds.append(bench.measure())
-    show(
-        [
-            case(name, "s" if name != "drivers started" else "count", median([one[name] for one in rounds]))
-            for name in rounds[0]
-        ],
-        given.json,
-    )
+    cases = []
+    with tempfile.TemporaryDirectory(prefix="recovery-caches-") as caches:
+        for cached in (False, True):
+            # Nothing is to be made in the background while times are taken.
+            jvm = {"SLOTWISE_CONF_TASKMANAGER_JVM_CACHE_MODE": "off"}
+            if cached:
+                jvm = {"SLOTWISE_CONF_TASKMANAGER_JVM_CACHE_DIRECTORY": caches}
+                subprocess.run([sys.executable, "-m", "slotwise", "cache", "build"], env=os.environ | jvm, check=True)
+            rounds = []
+            for _ in range(given.rounds):
+                with tempfile.TemporaryDirectory(prefix="recovery-") as folder, cluster(Path(folder), jvm) as bench:
+                    rounds.append(bench.measure())
+            for name in rounds[0]:
+                unit = "count" if name == "drivers started" else "s"
+                cases.append(
+                    case(f"{'JVM cache: ' if cached else ''}{name}", unit, median([one[name] for one in rounds]))
+                )
+    show(cases, given.json)
 
 
 class Bench:
     """A running cluster with one job in it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, jvm: dict[str, str]) -> None:
         self.folder = folder
         self.env = {
             **os.environ,
             "SLOTWISE_STATE_DIR": str(folder / "state"),
-            # Nothing is to be made in the background while times are taken.
-            "SLOTWISE_CONF_TASKMANAGER_JVM_CACHE_MODE": "off",
             "PYTHONUNBUFFERED": "1",
+            **jvm,
         }
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -197,9 +203,9 @@ class Bench:
 
 
 @contextlib.contextmanager
-def cluster(folder: Path) -> Iterator[Bench]:
-    """A cluster that is ended whatever happens."""
-    bench = Bench(folder)
+def cluster(folder: Path, jvm: dict[str, str]) -> Iterator[Bench]:
+    """A cluster that is ended whatever happens. ``jvm``: the environment that says which JVM cache it has."""
+    bench = Bench(folder, jvm)
     try:
         yield bench
     finally:

@@ -322,7 +322,9 @@ class Master:
             if self._actors.get(address) is actor:
                 self._retire(address)
                 self.job_masters.pop(job, None)
-                gone = JobMasterExited(job, f"{name} failed: {error!r}", self._records.progress.get(job))
+                gone = JobMasterExited(
+                    job, f"{name} failed: {error!r}", self._records.progress.get(job), self._records.results.get(job)
+                )
                 self._actors[DISPATCHER].post(gone)
 
         self.job_masters[job] = machine
@@ -330,6 +332,7 @@ class Master:
         actor.start()
 
     def _stop_job_master(self, stop: StopJobMaster) -> None:
+        self._records.results.pop(stop.job, None)
         # What is worth keeping of an ended job is in its record and its events.
         self.job_masters.pop(stop.job, None)
         self._retire(job_master_address(stop.job))

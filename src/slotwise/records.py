@@ -19,7 +19,7 @@ from slotwise.dispatcher.job_store import JobStore
 from slotwise.dispatcher.machine import Dispatcher
 from slotwise.model.errors import StaleLeader, StoreError
 from slotwise.model.ids import JobId, job_master_address
-from slotwise.model.job import ExecutorBounds
+from slotwise.model.job import ExecutorBounds, JobResult
 from slotwise.model.progress import JobProgress, RecoveredJob
 from slotwise.protocol.effects import (
     Effects,
@@ -46,7 +46,8 @@ log = structlog.get_logger(__name__)
 
 class Records:
     """Writes to ``store`` for the machines of a master. ``progress``: the last recorded one of each unfinished job.
-    ``unwritten``: results that the store would not take yet.
+    ``results``: those of jobs whose JobMasters have not been stopped yet. ``unwritten``: results that the store would
+    not take yet.
     """
 
     def __init__(self, store: JobStore, dispatcher: Dispatcher, recovered: Sequence[RecoveredJob]) -> None:
@@ -55,6 +56,7 @@ class Records:
         self.progress: dict[JobId, JobProgress] = {
             job.job: job.progress for job in recovered if job.progress is not None and job.result is None
         }
+        self.results: dict[JobId, JobResult] = {}
         self._bounds: dict[JobId, ExecutorBounds] = {
             job.job: job.bounds for job in recovered if job.bounds is not None and job.result is None
         }
@@ -98,7 +100,8 @@ class Records:
                 self._bounds[job] = bounds
             case PersistProgress(job, progress):
                 self.progress[job] = progress
-            case PersistResult(job):
+            case PersistResult(job, result):
+                self.results.setdefault(job, result)
                 self.unwritten.pop(job, None)
                 self._bounds.pop(job, None)
                 self.progress.pop(job, None)

@@ -18,9 +18,9 @@ from slotwise.dispatcher.files import Files, LocalFiles, ObjectFiles, open_files
 from slotwise.dispatcher.job_store import FileJobStore
 from slotwise.model.errors import StaleLeader, StoreError
 from slotwise.model.ids import AllocationId, JobId, LeaderToken, WorkerId
-from slotwise.model.job import JobResult, JobState
+from slotwise.model.job import ExecutorBounds, JobResult, JobState
 from slotwise.model.progress import JobProgress, RecoveredJob, Restart
-from slotwise.protocol.effects import PersistCancel, PersistJob, PersistProgress, PersistResult
+from slotwise.protocol.effects import PersistBounds, PersistCancel, PersistJob, PersistProgress, PersistResult
 from tests.unit.said import capture
 from tests.unit.worlds import spec
 
@@ -133,6 +133,18 @@ def test_a_damaged_cancel_is_a_cancel(reopen: Reopen) -> None:
     store.persist(PersistCancel(JOB))
     spoil(reopen(), f"jobs/{JOB}/cancel.json", "cut")
     assert FileJobStore(reopen()).recover()[0].cancelled
+
+
+def test_the_last_bounds_are_recovered_and_damaged_ones_leave_the_job_as_it_was_submitted(reopen: Reopen) -> None:
+    store = FileJobStore(reopen())
+    accept(store, JOB)
+    store.persist(PersistBounds(JOB, ExecutorBounds(1, 3), 1))
+    store.persist(PersistBounds(JOB, ExecutorBounds(2, 8), 2))
+    (job,) = FileJobStore(reopen()).recover()
+    assert (job.bounds, job.bounds_version) == (ExecutorBounds(2, 8), 2)
+    spoil(reopen(), f"jobs/{JOB}/bounds.json", "cut")
+    (job,) = FileJobStore(reopen()).recover()
+    assert (job.bounds, job.bounds_version, job.result) == (None, 0, None)
 
 
 def test_a_store_of_a_newer_version_is_refused_and_left_as_it_is(reopen: Reopen) -> None:

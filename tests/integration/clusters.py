@@ -16,6 +16,10 @@ from typing import Any
 
 import psutil
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell that starts the tests in the background has them ignore Ctrl-C, and so would all that they start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 PROGRAMS = Path(__file__).with_name("programs")
 # Small ones, so that several fit on a small machine.
 SMALL = (

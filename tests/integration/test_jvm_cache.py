@@ -92,6 +92,7 @@ def test_a_java_that_makes_none_is_said_in_one_line_and_not_tried_again(sandbox:
     assert shown["state"] == "failed"
 
 
+@pytest.mark.long
 def test_a_worker_makes_it_in_the_background_and_the_next_job_starts_from_it(sandbox: Sandbox) -> None:
     folder = sandbox.directory / "caches"
     cluster = Cluster(sandbox)
@@ -111,7 +112,7 @@ def test_a_worker_makes_it_in_the_background_and_the_next_job_starts_from_it(san
     cluster.stop()
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_a_builder_ends_with_its_worker_and_leaves_nothing(sandbox: Sandbox, how: signal.Signals) -> None:
     folder = sandbox.directory / "caches"
     cluster = Cluster(sandbox)

@@ -19,13 +19,21 @@ from slotwise.model.ids import (
     job_master_address,
     worker_address,
 )
-from slotwise.model.job import JobResult, JobState
+from slotwise.model.job import ExecutorBounds, JobResult, JobState
 from slotwise.model.process import DriverReport, ExecutorIdentity
 from slotwise.model.progress import JobProgress, RecoveredJob
 from slotwise.model.requirements import Requirement
 from slotwise.model.resources import GIB, ZERO, ResourceProfile
 from slotwise.model.timers import Timers
-from slotwise.protocol.effects import Effects, PersistProgress, StartWorker, StopJobMaster, StopWorker, WorkerExited
+from slotwise.protocol.effects import (
+    Effects,
+    JobMasterExited,
+    PersistProgress,
+    StartWorker,
+    StopJobMaster,
+    StopWorker,
+    WorkerExited,
+)
 from slotwise.protocol.messages import (
     AcceptSlots,
     DeclareRequirements,
@@ -40,6 +48,7 @@ from slotwise.protocol.messages import (
     RegisterJobMaster,
     RegisterWorker,
     RegistrationRefused,
+    ScaleJob,
     SlotOffer,
     SlotReport,
     SlotStatus,
@@ -256,6 +265,36 @@ def test_f_06_a_new_dispatcher_ends_the_job_master_of_a_job_that_is_over() -> No
     status = JobStatus(JOB, 4, JobState.FINISHED, result, released=True)
     effects = machine.handle(envelope(DISPATCHER, 9, job_master_address(JOB), 5, status), 1.0)
     assert effects.job_masters == [StopJobMaster(JOB)]
+
+
+def test_f_03_a_job_whose_job_master_fails_after_its_result_was_recorded_is_over() -> None:
+    machine = Dispatcher(DispatcherConfig(), LeaderToken(9), CountingIds(), 0.0, [RecoveredJob(JOB, "key", spec())])
+    machine.on_timer(0.0)
+    result = JobResult(JobState.FINISHED, 0)
+    effects = machine.handle(JobMasterExited(JOB, "a bug", None, result), 1.0)
+    assert effects.job_masters == []
+    assert machine.jobs[JOB].result == result
+    assert machine.jobs[JOB].released
+
+
+def test_a_job_that_is_over_is_not_sent_its_bounds_for_ever() -> None:
+    known = RecoveredJob(JOB, "key", spec())
+    machine = Dispatcher(DispatcherConfig(max_job_master_failures=0), LeaderToken(9), CountingIds(), 0.0, [known])
+    machine.on_timer(0.0)
+    machine.handle(envelope(DISPATCHER, 0, "client:1", 0, ScaleJob(JOB, ExecutorBounds(1, 4))), 1.0)
+    assert machine.next_timer() is not None
+    machine.handle(JobMasterExited(JOB, "a bug"), 1.1)
+    assert machine.jobs[JOB].state is JobState.FAILED
+    assert machine.next_timer() is None
+
+
+def test_f_08_a_dispatcher_that_heard_of_a_newer_job_master_fences_the_older() -> None:
+    machine = Dispatcher(DispatcherConfig(), LeaderToken(9), CountingIds(), 0.0, [RecoveredJob(JOB, "key", spec())])
+    machine.on_timer(0.0)
+    address = job_master_address(JOB)
+    machine.handle(envelope(DISPATCHER, 9, address, 11, Fenced(address, LeaderToken(11))), 1.0)
+    effects = machine.handle(envelope(DISPATCHER, 9, address, 9, JobStatus(JOB, 3, JobState.RUNNING)), 1.1)
+    assert isinstance(effects.send[0].payload, Fenced)
 
 
 def test_d_02_d_06_a_declaration_that_was_overtaken_stays_so_when_its_job_falls_silent() -> None:

@@ -227,6 +227,16 @@ def test_st_05_a_job_deploys_into_its_own_slots_only() -> None:
     assert A in bench.te.table.slots
 
 
+def test_st_05_ml_05_a_doubled_deployment_starts_nothing_again_also_after_another_process() -> None:
+    bench = Bench()
+    bench.slot()
+    for process in ("driver-1", "driver-2"):
+        bench.deploy(process)
+        bench.exited(process, 1)
+    bench.deploy("driver-1")
+    assert [start.process for start in bench.done(StartProcess)] == ["driver-1", "driver-2"]
+
+
 def test_st_05_nothing_is_deployed_into_a_slot_that_is_not_accepted() -> None:
     bench = Bench()
     bench.register()

@@ -31,6 +31,7 @@ from slotwise.protocol.messages import (
     CancelAccepted,
     CancelJob,
     Envelope,
+    Fenced,
     JobAccepted,
     JobRefused,
     JobStatus,
@@ -136,6 +137,8 @@ class Dispatcher:
             case ScaleTaken(job, version):
                 if job in self.jobs and version >= self.jobs[job].bounds_version:
                     self._timers.clear(("scale", job))
+            case Fenced(address, current):
+                self._out.learn(address, current)
             case JobStatus():
                 self._on_status(stimulus, payload, effects)
             case _:
@@ -184,22 +187,31 @@ class Dispatcher:
         record.failures += 1
         fields: dict[str, str | int | float | None] = {"reason": message.reason, "failures": record.failures}
         effects.events.append(Event("job-master-failed", record.job, fields=fields))
-        if record.state.is_final:
+        if message.result is not None and not record.state.is_final:
+            # It had recorded how the job ended, and its word of that was lost with it.
+            self._ended(record, message.result)
+            record.released = True
+        elif record.state.is_final:
             # Its slots are left to the workers' own time-outs.
             record.released = True
         elif record.failures > self.config.max_job_master_failures:
             text = f"its JobMaster failed {record.failures} times; the last: {message.reason}"
-            record.result = JobResult(JobState.FAILED, reason=text)
-            record.state = JobState.FAILED
+            result = JobResult(JobState.FAILED, reason=text)
+            self._ended(record, result)
             record.released = True
-            self._timers.clear(("cancel", record.job))
             token = LeaderToken(self.token + record.failures)
-            effects.persist.append(PersistResult(record.job, record.result, token))
+            effects.persist.append(PersistResult(record.job, result, token))
             effects.events.append(Event("job-state", record.job, fields={"state": "FAILED", "reason": text}))
         else:
             self._start_job_master(record, message.progress, effects)
             if record.cancelling:
                 self._send_cancel(record, now, effects)
+
+    def _ended(self, record: JobRecord, result: JobResult) -> None:
+        """It is known how the job ended: nothing more is asked of its JobMaster."""
+        record.state, record.result = result.state, result
+        for key in ("cancel", "scale"):
+            self._timers.clear((key, record.job))
 
     def forget(self, job: JobId) -> None:
         """A job whose record could not be written was never accepted."""
@@ -272,12 +284,10 @@ class Dispatcher:
         if record is not None and message.seq > record.status_seq:
             record.status_seq = message.seq
             was_final = record.state.is_final
-            if not was_final:
-                record.state = message.state
             if message.state.is_final and not was_final:
-                record.result = message.result or JobResult(message.state)
-                self._timers.clear(("cancel", message.job))
-                self._timers.clear(("scale", message.job))
+                self._ended(record, message.result or JobResult(message.state))
+            elif not was_final:
+                record.state = message.state
             record.released = record.released or message.released
         if record is not None and record.released:
             if message.released:

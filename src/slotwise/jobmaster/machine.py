@@ -16,10 +16,10 @@ from slotwise.jobmaster.config import JobMasterConfig
 from slotwise.jobmaster.deployments import Deployments
 from slotwise.jobmaster.driver import DriverLife
 from slotwise.jobmaster.executors import Executors, report_events
-from slotwise.jobmaster.phases import Created, Finished, Phase, Reconciling, Restarting, strategy_limit
+from slotwise.jobmaster.phases import Created, Finished, Phase, Reconciling, Restarting
 from slotwise.jobmaster.rescaling import RescaleCause, Rescaling
 from slotwise.jobmaster.resource_link import ResourceLink
-from slotwise.jobmaster.restart import Restarts
+from slotwise.jobmaster.restart import Restarts, limit_reached
 from slotwise.jobmaster.slot_pool import HeldSlot, SlotPool
 from slotwise.jobmaster.states import may_move
 from slotwise.jobmaster.status_link import StatusLink
@@ -307,7 +307,8 @@ class JobMaster:
         ran_s = now - self.driver.started_at
         delay_s = self._restarts.delay_s(strategy, ran_s) if strategy is not None else None
         if delay_s is None:
-            self.end(strategy_limit(result, strategy, self.driver.progress.restart_count), now, effects)
+            count = self.driver.progress.restart_count
+            self.end(result if strategy is None else limit_reached(result, count), now, effects)
             return
         self._adopting = self._inherits = False
         self.driver.restart(result.reason, self._restarts.failures, effects)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, ClassVar
 from slotwise.jobmaster.admission import Admission, admission, initial_requirements, minimum_possible
 from slotwise.jobmaster.rescaling import RescaleCause
 from slotwise.model.job import JobResult, JobState
-from slotwise.model.restart import RestartStrategy
 from slotwise.protocol.effects import Effects, Event
 from slotwise.protocol.messages import ProcessPhase, ProcessStatus
 
@@ -359,11 +358,3 @@ class Finished(Phase):
 
     def cancel(self, now: float, effects: Effects) -> None:
         """It has ended before."""
-
-
-def strategy_limit(result: JobResult, strategy: RestartStrategy | None, count: int) -> JobResult:
-    """The result of a job whose strategy has no restart left, which says so."""
-    if not count or strategy is None:
-        return result
-    reason = f"{result.reason}; it was restarted {count} time(s), which is the limit"
-    return JobResult(result.state, result.exit_code, reason, result.log_tail)

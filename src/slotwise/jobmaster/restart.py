@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+from slotwise.model.job import JobResult
 from slotwise.model.restart import RestartKind, RestartStrategy
+
+
+def limit_reached(result: JobResult, count: int) -> JobResult:
+    """The result of a job that was restarted ``count`` times and is not to be again, which says so."""
+    if not count:
+        return result
+    reason = f"{result.reason}; it was restarted {count} time(s), which is the limit"
+    return JobResult(result.state, result.exit_code, reason, result.log_tail)
 
 
 class Restarts:

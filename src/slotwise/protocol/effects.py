@@ -198,6 +198,7 @@ class JobMasterExited(msgspec.Struct, frozen=True):
     job: JobId
     reason: str
     progress: JobProgress | None = None
+    result: JobResult | None = None
 
 
 class ConnectionClosed(msgspec.Struct, frozen=True):

@@ -166,8 +166,9 @@ class MasterProcess:
             dispatcher = self.actors.get(DISPATCHER)
             # Without a Dispatcher there is nobody to tell; the next one starts all JobMasters anyway.
             if dispatcher is not None:
-                progress = self._cluster.store.progress(job)
-                self._cluster.engine.post(dispatcher, JobMasterExited(job, "simulated crash", progress))
+                known = self._cluster.store.jobs[job]
+                exited = JobMasterExited(job, "simulated crash", known.progress, known.result)
+                self._cluster.engine.post(dispatcher, exited)
 
     def end(self) -> None:
         """The process is gone, with all streams to it."""

@@ -248,8 +248,8 @@ _BUGS = (
     PlantedBug(
         "deploys-twice",
         _TE,
-        "        if slot.process is not None and slot.process.process == message.process:\n            return\n",
-        "",
+        "        if message.process in slot.started:\n",
+        "        if False:\n",
         "a doubled deployment starts an ended process again",
     ),
     PlantedBug(

@@ -120,6 +120,7 @@ class TaskExecutor:
             self.table.allocate(known.allocation, known.job, known.profile, known.job_master, now)
             slot = self.table.slots[known.allocation]
             slot.state, slot.process, slot.executor = SlotState.ACTIVE, known.process, known.executor
+            slot.started.add(known.process.process)
             self._out.learn(known.job_master, known.job_master_token)
             self._jobs_heard[known.job] = now
             self._arm_watch(now)
@@ -283,8 +284,10 @@ class TaskExecutor:
     def _deploy(self, slot: TableSlot, message: Deploy, effects: Effects) -> None:
         if slot.state is not SlotState.ACTIVE or slot.busy:
             return
-        if slot.process is not None and slot.process.process == message.process:
+        if message.process in slot.started:
+            # Doubled on its way: what has run must not run again, also after another process in the same slot.
             return
+        slot.started.add(message.process)
         slot.process = ProcessStatus(message.process, ProcessPhase.STARTING)
         slot.driver = None
         slot.directives = None

@@ -5,7 +5,7 @@ A slot exists from its allocation to its release; there is no free slot, only wh
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from slotwise.model.ids import Address, AllocationId, JobId
@@ -28,7 +28,7 @@ class Refusal(Exception):
 
 @dataclass
 class TableSlot:
-    """One slot and what runs in it."""
+    """One slot and what runs in it. ``started``: the names of all processes that were ever deployed into it."""
 
     allocation: AllocationId
     job: JobId
@@ -37,6 +37,7 @@ class TableSlot:
     made_at: float
     state: SlotState = SlotState.OFFERED
     process: ProcessStatus | None = None
+    started: set[str] = field(default_factory=set)
     driver: DriverReport | None = None
     directives: DriverDirectives | None = None
     executor: ExecutorIdentity | None = None
