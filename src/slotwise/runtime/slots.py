@@ -33,6 +33,8 @@ log = structlog.get_logger(__name__)
 _GRACE_S = 10.0
 _HELPER_GRACE_S = 5.0
 _LOGS_LIMIT_S = 5.0
+_DYING_POLL_S = 0.02
+_DYING_POLLS = 25
 
 
 @dataclass(frozen=True)
@@ -324,8 +326,14 @@ class SlotRunner:
 
     async def _killed_helper(self, running: _Running, waits: Sequence[asyncio.Future[int]]) -> int | None:
         """The code of a helper that a signal has ended, if there is one."""
-        for child, wait in zip(running.children[:-1], waits, strict=False):
-            if not wait.done() and (not child.pid or birth(child.pid) is None):
+        helpers = list(zip(running.children[:-1], waits, strict=False))
+        # A killed process takes a moment to be gone, and longer on a busy machine.
+        patience = _DYING_POLLS
+        while patience and helpers and not any(wait.done() or _is_gone(child) for child, wait in helpers):
+            patience -= 1
+            await asyncio.sleep(_DYING_POLL_S)
+        for child, wait in helpers:
+            if not wait.done() and _is_gone(child):
                 await asyncio.wait([wait], timeout=_GRACE_S)
             if wait.done() and wait.result() < 0:
                 return wait.result()
@@ -358,6 +366,10 @@ class SlotRunner:
             running.ending = True
             for child in running.children:
                 child.kill()
+
+
+def _is_gone(child: Kept) -> bool:
+    return not child.pid or birth(child.pid) is None
 
 
 def _identity(spec: ProcessSpec) -> ExecutorIdentity | None:
