@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from slotwise.model.executor_conf import executor_size
 from slotwise.model.job_graph import JobGraph, decode_graph
-from slotwise.spark import bridge_jar
+from slotwise.model.pipeline import (
+    PipelineDirectives,
+    PipelineOptions,
+    PipelineReport,
+    RegionRun,
+    RegionState,
+    RegionStatus,
+)
 from tests.integration.spark_worker import Driver, Worker
 
-PROGRAM = Path(bridge_jar.__file__).with_name("pipeline_program.py")
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flights_pipeline"
 CONF = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2", "spark.task.maxFailures": "1"}
 SMALL = executor_size({"spark.executor.memory": "512m"})
@@ -78,44 +82,37 @@ class Pipeline:
     def __init__(self, worker: Worker, spec: Path, warehouse: Path) -> None:
         self.worker = worker
         self.warehouse = warehouse
+        self.runs: dict[str, RegionRun] = {}
+        self.attempts = 0
         conf = {**CONF, "spark.sql.warehouse.dir": warehouse.as_uri()}
-        self.driver: Driver = worker.driver("pipeline", PROGRAM, conf, args=(str(spec),), initial_executors=0)
+        self.driver: Driver = worker.driver("pipeline", spec, conf, pipeline=PipelineOptions())
 
     @property
-    def answers(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in list(self.driver.output)]
+    def said(self) -> PipelineReport:
+        """What the program says."""
+        found = self.worker.report.pipeline if self.worker.reports else None
+        return found or PipelineReport()
 
-    def say(self, **command: Any) -> None:
-        pipe = self.driver.python.stdin
-        assert pipe is not None
-        pipe.write(json.dumps(command).encode() + b"\n")
-        pipe.flush()
+    def instruct(self, **more: bool) -> None:
+        self.worker.instructions = PipelineDirectives(True, tuple(self.runs.values()), **more)
+        self.worker.tell()
 
-    def wait_for(self, **parts: Any) -> dict[str, Any]:
-        """The last answer that has these parts; None stands for any value."""
-
-        def found() -> list[dict[str, Any]]:
-            return [
-                answer
-                for answer in self.answers
-                if all(key in answer and value in (None, answer[key]) for key, value in parts.items())
-            ]
-
+    def wait(self, condition: Callable[[], object], what: str) -> None:
         def done() -> bool:
-            return bool(found()) or self.driver.python.poll() is not None
+            return bool(condition()) or self.driver.python.poll() is not None
 
-        self.worker.wait(done, f"an answer with {parts}; there are {self.answers[-8:]}")
-        assert found(), f"the program ended: {self.answers}\n{self.worker.logs()}"
-        return found()[-1]
+        self.worker.wait(done, what)
+        assert condition(), f"{what}: the program ended: {self.said}\n{self.worker.logs()}"
 
     def graph(self) -> JobGraph:
-        return decode_graph(msgspec.json.encode(self.wait_for(graph=None)["graph"]))
+        self.wait(lambda: self.said.graph is not None, "the graph")
+        return decode_graph((self.said.graph or "").encode())
 
     def bring(self, key: str, region: str | None, **changes: Any) -> None:
         """Start executor ``key`` for ``region`` and wait until it has joined."""
         if region is not None:
             self.worker.regions[key] = region
-        self.worker.launch(key, **changes)
+        self.worker.launch(key, **{"size": SMALL, **changes})
         self.worker.tell()
         self.worker.wait(lambda: key in self.worker.report.registered, f"executor {key}")
 
@@ -123,18 +120,40 @@ class Pipeline:
         self.worker.regions[key] = region
         self.worker.tell()
 
-    def run(self, region: str, **more: Any) -> None:
-        """Run a region to its end, which must be a good one."""
-        before = sum(answer.get("state") in ("finished", "failed") for answer in self.answers)
-        self.say(run=region, datasets=[region], **more)
+    def start(self, region: str, *, full_refresh: bool = False, conf: dict[str, str] | None = None) -> None:
+        """Have a region run, again if it has run before."""
+        self.attempts += 1
+        self.runs[region] = RegionRun(region, self.attempts, full_refresh, conf or {})
+        self.instruct()
+
+    def cancel(self, region: str) -> None:
+        del self.runs[region]
+        self.instruct()
+
+    def status(self, region: str, state: RegionState) -> RegionStatus:
+        """Wait until the latest run of ``region`` is in ``state``; what is said of it then."""
+
+        def found() -> RegionStatus | None:
+            statuses = [status for status in self.said.regions if status.region == region]
+            current = self.runs.get(region)
+            if not statuses or (current is not None and statuses[0].attempt != current.attempt):
+                return None
+            return statuses[0]
 
         def ended() -> bool:
-            states = [answer for answer in self.answers if answer.get("state") in ("finished", "failed")]
-            return len(states) > before
+            status = found()
+            return status is not None and (status.state is state or status.state.is_final)
 
-        self.worker.wait(ended, f"the end of {region}; there are {self.answers[-8:]}")
-        last = [answer for answer in self.answers if answer.get("region") == region][-1]
-        assert last["state"] == "finished", last
+        self.wait(ended, f"{region} {state}; there is {self.said}")
+        status = found()
+        assert status is not None
+        assert status.state is state, f"{status}\n{self.worker.logs()}"
+        return status
+
+    def run(self, region: str, *, full_refresh: bool = False, conf: dict[str, str] | None = None) -> RegionStatus:
+        """Run a region to its end, which must be a good one."""
+        self.start(region, full_refresh=full_refresh, conf=conf)
+        return self.status(region, RegionState.FINISHED)
 
     def rows(self, table: str) -> set[tuple[Any, ...]]:
         """What lies in a table's files."""
@@ -145,6 +164,5 @@ class Pipeline:
 
     def stop(self) -> None:
         """End it in order."""
-        self.say(stop=True)
-        self.wait_for(stopped=True)
+        self.instruct(stop=True)
         assert self.driver.finish() == 0

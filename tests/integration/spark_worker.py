@@ -22,6 +22,7 @@ from typing import Any
 import msgspec
 
 from slotwise.model.job import JobSpec
+from slotwise.model.pipeline import PipelineDirectives
 from slotwise.model.process import DriverDirectives, DriverProcess, DriverReport, ExecutorProcess, LostExecutor
 from slotwise.spark.bridge_jar import bridge_jar
 from slotwise.spark.conf import job_sizes
@@ -76,6 +77,7 @@ class Worker:
         self.tickets: dict[str, str] = {}
         self.lost: list[LostExecutor] = []
         self.regions: dict[str, str] = {}
+        self.instructions: PipelineDirectives | None = None
         self.hellos: list[dict[str, Any]] = []
         self.reports: list[DriverReport] = []
         self.directives = DriverDirectives(0, "")
@@ -118,7 +120,12 @@ class Worker:
             if key not in gone and key in self.executors and self.executors[key].app_id == app
         }
         self.directives = DriverDirectives(
-            self.directives.version + 1, app, launched, tuple(self.lost), regions=dict(self.regions)
+            self.directives.version + 1,
+            app,
+            launched,
+            tuple(self.lost),
+            regions=dict(self.regions),
+            pipeline=self.instructions,
         )
         assert self._connection is not None
         self._connection.sendall(msgspec.json.encode({"directives": self.directives}) + b"\n")
@@ -209,7 +216,8 @@ class Worker:
     def launch(self, key: str, profile_id: int = 0, **changes: Any) -> Executor:
         """Start executor ``key``; ``changes`` replace fields of its process. Tells nobody."""
         report = self.report
-        size = next(total.size for total in report.totals if total.profile_id == profile_id)
+        if "size" not in changes:
+            changes["size"] = next(total.size for total in report.totals if total.profile_id == profile_id)
         ticket = self.tickets.setdefault(key, f"ticket-of-{key}")
         process = ExecutorProcess(
             executor_id=key,
@@ -217,7 +225,7 @@ class Worker:
             app_id=report.app_id,
             driver_url=report.driver_url,
             profile_id=profile_id,
-            size=size,
+            size=changes["size"],
             secret=SECRET,
             working_dir=str(self.folder),
             launch=report.launch,

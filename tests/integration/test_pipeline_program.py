@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from slotwise.model.executor_conf import executor_size
+from slotwise.model.pipeline import RegionState
 from slotwise.model.regions import regions_of
 from slotwise.model.resources import MIB
-from tests.integration.pipelines import CARRIERS, DELAYS, FLIGHTS, SMALL, Pipeline, add_flights, flights_project
+from tests.integration.pipelines import CARRIERS, DELAYS, FLIGHTS, Pipeline, add_flights, flights_project
 from tests.integration.spark_worker import Worker
 
 pytestmark = pytest.mark.spark
@@ -48,28 +49,25 @@ def test_the_graph_is_known_before_there_is_any_executor(pipeline: Pipeline) -> 
 
 def test_independent_regions_run_side_by_side(pipeline: Pipeline) -> None:
     for name in ("flights", "airports"):
-        pipeline.say(run=f"{DB}{name}", datasets=[f"{DB}{name}"], full_refresh=False)
+        pipeline.start(f"{DB}{name}")
     pipeline.worker.wait(
         lambda: {stage.region for stage in pipeline.worker.report.stages} >= {f"{DB}flights"}, "a stage that waits"
     )
-    pipeline.bring("1", f"{DB}flights", size=SMALL)
+    pipeline.bring("1", f"{DB}flights")
     pipeline.bring("2", f"{DB}airports", size=LARGE)
-    pipeline.wait_for(region=f"{DB}flights", state="finished")
-    pipeline.wait_for(region=f"{DB}airports", state="finished")
+    pipeline.status(f"{DB}flights", RegionState.FINISHED)
+    pipeline.status(f"{DB}airports", RegionState.FINISHED)
     assert {row[3:] for row in pipeline.rows("flights")} == set(FLIGHTS)
 
 
 def test_a_07_the_next_regions_run_on_the_same_executors(pipeline: Pipeline) -> None:
     pipeline.give("1", f"{DB}carriers")
     pipeline.give("2", f"{DB}delays_by_airport")
-    pipeline.run(f"{DB}carriers")
+    carriers = pipeline.run(f"{DB}carriers")
     pipeline.run(f"{DB}delays_by_airport", conf={"spark.sql.shuffle.partitions": "3"})
     assert pipeline.rows("carriers") == CARRIERS
     assert pipeline.rows("delays_by_airport") == DELAYS
-    flow = f"{DB}carriers"
-    states = [answer["flow_state"] for answer in pipeline.answers if answer.get("flow") == flow]
-    assert states[-1] == "COMPLETED"
-    assert "EXCLUDED" not in states
+    assert carriers.flows == {f"{DB}carriers": "COMPLETED"}
     assert pipeline.worker.report.registered == ("1", "2")
 
 
@@ -84,15 +82,14 @@ def test_a_streaming_table_takes_what_is_new(pipeline: Pipeline, folder: Path) -
 
 
 def test_a_dry_run_finds_nothing_wrong(pipeline: Pipeline) -> None:
-    pipeline.say(dry_run=True)
-    assert pipeline.wait_for(dry_run=None) == {"dry_run": "finished"}
+    pipeline.instruct(check=True)
+    pipeline.wait(lambda: pipeline.said.checked is not None, "the outcome")
+    assert pipeline.said.checked == ""
 
 
-def test_commands_that_cannot_be_are_refused(pipeline: Pipeline) -> None:
-    pipeline.say(run="x", datasets=["nothing"])
-    assert "the pipeline has no dataset nothing" in pipeline.wait_for(refused=None)["refused"]
-    pipeline.say(jump=1)
-    assert "there is no such command" in pipeline.wait_for(command='{"jump": 1}')["refused"]
+def test_a_dataset_that_is_not_there_cannot_be_run(pipeline: Pipeline) -> None:
+    pipeline.start("nothing")
+    assert "the pipeline has no dataset nothing" in pipeline.status("nothing", RegionState.FAILED).reason
 
 
 def test_it_ends_in_order(pipeline: Pipeline) -> None:

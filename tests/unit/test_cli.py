@@ -38,7 +38,7 @@ def call(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str]:
     [
         (["run", "nowhere.py"], "there is no file nowhere.py"),
         (["run", "."], "is a directory"),
-        (["run", "/etc/hostname"], "not a Python program"),
+        (["run", "/etc/hostname"], "neither a Python program"),
         (["run", "--executor-memory", "400m", "PROGRAM"], "450 MiB"),
         (["run", "--driver-memory", "100m", "PROGRAM"], "450 MiB"),
         (["run", "--executor-memory", "-1g", "PROGRAM"], "-1g"),

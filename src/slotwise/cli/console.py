@@ -4,10 +4,11 @@ tables.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -126,11 +127,29 @@ def event_line(event: Happened) -> str | None:
             return f"executor {fields['executor']} ended with code {fields['exit_code']}"
         case "slot-lost":
             return f"slot lost on {event.worker}: {fields['reason']}"
+        case "job-graph":
+            return f"the pipeline has {len(json.loads(str(fields['plan']))['nodes'])} dataset(s) to update"
+        case "region":
+            return _region_line(fields)
         case "shortage":
             return str(fields["text"])
         case "job-state":
             reason = f": {fields['reason']}" if fields.get("reason") else ""
             return f"job is {str(fields['state']).lower().replace('_', ' ')}{reason}"
+        case _:
+            return None
+
+
+def _region_line(fields: Mapping[str, Any]) -> str | None:
+    reason = f": {fields['reason']}" if fields.get("reason") else ""
+    match fields["state"]:
+        case "RUNNING":
+            again = f", attempt {fields['attempt']}" if fields["attempt"] > 1 else ""
+            return f"{fields['region']} runs with {fields['parallelism']} executor(s){again}"
+        case "SCHEDULED" if reason:
+            return f"{fields['region']} will run again{reason}"
+        case "FINISHED" | "CANCELED" | "FAILED":
+            return f"{fields['region']} {str(fields['state']).lower()}{reason}"
         case _:
             return None
 

@@ -10,6 +10,13 @@ from typing import Any, TypeVar
 
 import click
 
+from slotwise.cli.projects import (
+    asked_of_pipeline,
+    conf_of_pipeline,
+    pipeline_options,
+    read_specification,
+    specification,
+)
 from slotwise.model.errors import UsageError
 from slotwise.model.job import JobSpec
 from slotwise.model.resources import ResourceProfile, parse_bytes, parse_cpu
@@ -79,19 +86,19 @@ def _apply(function: Function, options: Sequence[Callable[[Any], Any]]) -> Funct
 
 def job_options(function: Function) -> Function:
     """What a job may say of itself; spark-submit's names where it has them."""
-    return _apply(function, _JOB_OPTIONS)
+    return _apply(pipeline_options(function), _JOB_OPTIONS)
 
 
 _JOB_PARAMETERS = (
     *("name", "conf", "properties_file", "py_files", "files", "archives", "jars", "driver_memory", "driver_cores"),
     *("executor_memory", "executor_cores", "num_executors", "min_executors", "max_executors", "restart_strategy"),
-    *("restart_attempts", "restart_delay", "python", "env"),
+    *("restart_attempts", "restart_delay", "python", "env", "refresh", "full_refresh", "full_refresh_all", "dry_run"),
 )
 
 
 def given_job_options(given: dict[str, Any]) -> str:
     """The first option for jobs that was given, or nothing."""
-    return next((f"--{name.replace('_', '-')}" for name in _JOB_PARAMETERS if given[name] not in (None, ())), "")
+    return next((f"--{name.replace('_', '-')}" for name in _JOB_PARAMETERS if given[name] not in (None, (), False)), "")
 
 
 def local_options(function: Function) -> Function:
@@ -118,11 +125,19 @@ def job_spec(program: str, args: tuple[str, ...], given: dict[str, Any]) -> JobS
     """The job that the options describe. Raises :class:`UsageError` for what cannot be."""
     from slotwise.spark.conf import job_sizes, parse_conf_options, read_properties_file
 
-    path = _program(program)
+    project = specification(program)
+    path = project or _program(program)
+    pipeline = asked_of_pipeline(given, project is not None)
     conf: dict[str, str] = {}
     if given["properties_file"]:
         conf.update(read_properties_file(Path(given["properties_file"])))
     conf.update(parse_conf_options(given["conf"]))
+    name = path.stem
+    if project is not None:
+        if args:
+            raise UsageError(f"{args[0]}: a pipeline has no arguments")
+        name, configuration = read_specification(project)
+        conf = conf_of_pipeline(conf, configuration, given)
     sizes = job_sizes(
         conf,
         driver_memory=given["driver_memory"],
@@ -134,10 +149,10 @@ def job_spec(program: str, args: tuple[str, ...], given: dict[str, Any]) -> JobS
         max_executors=given["max_executors"],
     )
     return JobSpec(
-        name=given["name"] or conf.get("spark.app.name") or path.stem,
+        name=given["name"] or conf.get("spark.app.name") or name,
         program=str(path),
         args=args,
-        working_dir=os.getcwd(),
+        working_dir=os.getcwd() if project is None else str(project.parent),
         python=given["python"],
         conf=conf,
         env=_pairs(given["env"]),
@@ -147,11 +162,13 @@ def job_spec(program: str, args: tuple[str, ...], given: dict[str, Any]) -> JobS
         jars=_paths(given["jars"], "--jars"),
         driver=sizes.driver,
         executor=sizes.executor,
-        min_executors=sizes.min_executors,
+        # A pipeline's least number is that of its regions; it starts with one to look at what it reads.
+        min_executors=sizes.min_executors if project is None else 1,
         initial_executors=sizes.initial_executors,
         max_executors=sizes.max_executors,
         dynamic_allocation=sizes.dynamic_allocation,
         restart=_restart(given["restart_strategy"], given["restart_attempts"], given["restart_delay"]),
+        pipeline=pipeline,
     )
 
 
@@ -176,12 +193,10 @@ def _restart(kind: str | None, attempts: int | None, delay: str | None) -> Resta
 
 def _program(program: str) -> Path:
     path = Path(program).expanduser().absolute()
-    if path.is_dir():
-        raise UsageError(f"{program} is a directory; give the program's .py file")
     if not path.is_file():
         raise UsageError(f"there is no file {program}")
     if path.suffix != ".py":
-        raise UsageError(f"{program} is not a Python program (a .py file)")
+        raise UsageError(f"{program} is neither a Python program (a .py file) nor a pipeline's specification")
     return path
 
 

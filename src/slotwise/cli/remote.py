@@ -47,6 +47,10 @@ def _when(milliseconds: int) -> str:
     return datetime.datetime.fromtimestamp(milliseconds / 1000, tz=datetime.UTC).astimezone().strftime("%H:%M:%S")
 
 
+def _seconds(milliseconds: int) -> str:
+    return "–" if milliseconds < 0 else f"{milliseconds / 1000:.1f} s"
+
+
 @click.command(context_settings={"allow_interspersed_args": False})
 @job_options
 @master_options
@@ -57,15 +61,17 @@ def _when(milliseconds: int) -> str:
 @click.argument("program")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def submit(program: str, args: tuple[str, ...], **given: Any) -> int:
-    """Submit PROGRAM with ARGS to a running master.
+    """Submit PROGRAM with ARGS, or a pipeline project, to a running master.
 
-    The program and its files are named by their absolute paths, which the workers must be able to read. Exit code
-    with --wait: 0 finished, 1 failed, 130 cancelled. Ctrl-C while waiting cancels the job.
+    PROGRAM is a .py file, or the directory of a Spark Declarative Pipelines project. It and its files are named by
+    their absolute paths, which the workers must be able to read. Exit code with --wait: 0 finished, 1 failed, 130
+    cancelled. Ctrl-C while waiting cancels the job.
 
     \b
     Examples:
       slotwise submit --wait job.py 2013
       slotwise submit --executor-cores 2 --executor-memory 4g --num-executors 8 job.py
+      slotwise submit --wait --full-refresh carriers pipelines/flights
     """
     spec = job_spec(program, args, given)
     with connect(given) as client:
@@ -204,6 +210,12 @@ def job(job_id: str, as_json: bool, **given: Any) -> int:
         if details["held"]:
             rows = [(s["allocation"], s["worker"], _size(s["resource"]), s["use"] or "idle") for s in details["held"]]
             print_table(("SLOT", "WORKER", "SIZE", "USE"), rows)
+    if details["vertices"]:
+        regions = [
+            (v["name"], v["status"], v["parallelism"], v["attempt"], _seconds(v["duration"]), v["reason"])
+            for v in details["vertices"]
+        ]
+        print_table(("REGION", "STATE", "EXECUTORS", "ATTEMPT", "DURATION", "REASON"), regions)
     for line in details["log-tail"]:
         print(f"  | {line}")
     return 0

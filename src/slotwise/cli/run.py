@@ -39,7 +39,10 @@ _KEPT_RUNS = 20
 @click.argument("program")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def run(program: str, args: tuple[str, ...], **given: Any) -> int:
-    """Run one PySpark PROGRAM with ARGS on an embedded cluster on this machine.
+    """Run one PySpark PROGRAM with ARGS, or a pipeline project, on an embedded cluster on this machine.
+
+    PROGRAM is a .py file, or the directory of a Spark Declarative Pipelines project (with a spark-pipeline.yml), which
+    runs unmodified: each dataset in executors of its own size, where its spark_conf states one.
 
     Master and workers are started for it and taken down after it. The program's output is passed through; the exit
     code is the program's own (130 after Ctrl-C).
@@ -49,6 +52,7 @@ def run(program: str, args: tuple[str, ...], **given: Any) -> int:
       slotwise run job.py --date 2013-01-01
       slotwise run --num-executors 3 --executor-memory 2g job.py
       slotwise run --conf spark.dynamicAllocation.enabled=true --max-executors 4 job.py
+      slotwise run --max-executors 4 --refresh carriers,airports pipelines/flights
     """
     configuration = load(given["config_file"], given["settings"])
     shape = shape_from(configuration, given)

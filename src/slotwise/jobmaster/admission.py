@@ -20,7 +20,11 @@ class Admission(Enum):
 
 
 def executors_to_start_with(spec: JobSpec, bounds: ExecutorBounds) -> int:
-    """What the job asks for at its start, within the bounds that hold now."""
+    """What the job asks for at its start, within the bounds that hold now. A pipeline knows its needs only once its
+    driver runs.
+    """
+    if spec.pipeline is not None:
+        return max(1, bounds.least)
     wanted = max(spec.initial_executors, bounds.least)
     return wanted if bounds.most is None else min(wanted, bounds.most)
 

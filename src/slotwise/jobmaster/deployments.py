@@ -111,25 +111,34 @@ class Deployments:
         """End the executors that the driver gives back, and those beyond ``most``; these may first move what they hold
         to others. Returns when to call again at the latest.
         """
-        for executor in self.executors.to_stop():
-            self._stop(executor, effects)
         for executor in self.executors.above(most):
-            if executor.registered and self.executors.active:
-                self.executors.decommission(executor, now + self._config.decommission_timeout_s)
-                asked = Event(
-                    "decommissioning", self._job, None, executor.allocation, {"executor": executor.executor_id}
-                )
-                effects.events.append(asked)
-            else:
-                self._stop(executor, effects)
+            self.decommission(executor, now, effects)
+        return self.stop_given_back(now, effects)
+
+    def decommission(self, executor: Executor, now: float, effects: Effects) -> None:
+        """Have an executor move what it holds to others, and end; at once if it has not joined."""
+        if not executor.registered or not self.executors.active:
+            self.stop(executor, effects)
+            return
+        self.executors.decommission(executor, now + self._config.decommission_timeout_s)
+        fields: dict[str, str | int | float | None] = {"executor": executor.executor_id}
+        effects.events.append(Event("decommissioning", self._job, None, executor.allocation, fields))
+
+    def stop_given_back(self, now: float, effects: Effects) -> float | None:
+        """End the executors that the driver gives back, and those that have had their time to leave. Returns when to
+        call again at the latest.
+        """
+        for executor in self.executors.to_stop():
+            self.stop(executor, effects)
         leaving = [executor for executor in self.executors.live.values() if executor.leave_by is not None]
         for executor in leaving:
             if executor.leave_by is not None and (executor.leave_by <= now or not self.executors.active):
                 executor.leave_by = None
-                self._stop(executor, effects)
+                self.stop(executor, effects)
         return min((one.leave_by for one in leaving if one.leave_by is not None), default=None)
 
-    def _stop(self, executor: Executor, effects: Effects) -> None:
+    def stop(self, executor: Executor, effects: Effects) -> None:
+        """End an executor."""
         executor.stopping = True
         slot = self._pool.slots.get(executor.allocation)
         if slot is not None:

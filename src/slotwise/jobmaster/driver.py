@@ -7,6 +7,7 @@ time-outs must have ended it (``fence_s``)."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import msgspec
@@ -86,6 +87,10 @@ class DriverLife:
             restart_count=self.progress.restart_count + 1,
             restarts=restarts,
         )
+
+    def regions_finished(self, names: Iterable[str], effects: Effects) -> None:
+        """These regions of the pipeline need not run again, whatever becomes of the driver."""
+        self._record(effects, finished_regions=tuple(dict.fromkeys((*self.progress.finished_regions, *names))))
 
     def record_again(self, effects: Effects) -> None:
         """Have the record written, in case that it could not be before."""

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
+
 from slotwise.model.ids import AllocationId, IdSource, JobId
+from slotwise.model.pipeline import PipelineDirectives
 from slotwise.model.process import (
     DriverDirectives,
     DriverReport,
@@ -24,7 +27,7 @@ from slotwise.protocol.effects import Event
 class Executor:
     """An executor that was started and is not known to be gone. ``stopping``: it was asked to end. ``process`` is None
     for one that an earlier leader of the job had started. ``leave_by``: it was asked to move its blocks elsewhere and
-    to end by then (monotonic seconds).
+    to end by then (monotonic seconds). ``region``: the one of a pipeline that it works for.
     """
 
     executor_id: str
@@ -36,12 +39,14 @@ class Executor:
     registered: bool = False
     stopping: bool = False
     leave_by: float | None = None
+    region: str = ""
 
 
 class Executors:
     """The executors of the job's present driver. Executor ids rise over the whole life of the job and are never used
     twice. ``standing``: how many executors of each profile a driver without dynamic allocation goes on asking for,
-    because it was started with that number; None with dynamic allocation.
+    because it was started with that number; None with dynamic allocation. ``plan``: what is wanted in place of what
+    the driver says.
     """
 
     def __init__(self, ids: IdSource, next_id: int = 1, standing: int | None = None) -> None:
@@ -49,7 +54,9 @@ class Executors:
         self.report: DriverReport | None = None
         self.failures_in_a_row = 0
         self.next_id = next_id
+        self.plan: tuple[ExecutorTotal, ...] | None = None
         self._ids = ids
+        self._instructions: PipelineDirectives | None = None
         self._standing = standing
         self._lost: dict[str, LostExecutor] = {}
         self._version = 1
@@ -74,6 +81,10 @@ class Executors:
             if executor is not None and not executor.registered:
                 executor.registered = True
                 self.failures_in_a_row = 0
+        for executor_id, region in report.regions.items():
+            adopted = self.live.get(executor_id)
+            if adopted is not None and adopted.process is None and not adopted.region:
+                adopted.region = region
         for executor_id, version in list(self._lost_at_version.items()):
             if report.directives_seen >= version:
                 del self._lost_at_version[executor_id]
@@ -92,6 +103,8 @@ class Executors:
         """
         if self.report is None or self.report.ended:
             return ()
+        if self.plan is not None:
+            return self.plan
         left = max_executors
         totals = []
         for total in sorted(self.report.totals, key=lambda total: total.profile_id):
@@ -111,10 +124,10 @@ class Executors:
             running = sum(
                 1
                 for executor in self.live.values()
-                if executor.profile_id == total.profile_id and not executor.stopping
+                if (executor.profile_id, executor.region) == (total.profile_id, total.region) and not executor.stopping
             )
             if running < total.count:
-                more.append(ExecutorTotal(total.profile_id, total.size, total.count - running))
+                more.append(msgspec.structs.replace(total, count=total.count - running))
         return more
 
     def above(self, max_executors: int | None) -> list[Executor]:
@@ -180,8 +193,17 @@ class Executors:
             secret,
             working_dir,
             self.report.launch,
+            total.task_slots,
         )
-        executor = Executor(executor_id, process.ticket, self.report.app_id, total.profile_id, allocation, process)
+        executor = Executor(
+            executor_id,
+            process.ticket,
+            self.report.app_id,
+            total.profile_id,
+            allocation,
+            process,
+            region=total.region,
+        )
         self.live[executor_id] = executor
         self._version += 1
         return executor
@@ -190,9 +212,22 @@ class Executors:
         """An executor that an earlier leader of the job started lives in this slot."""
         executor_id = identity.executor_id
         executor = Executor(executor_id, identity.ticket, identity.app_id, identity.profile_id, allocation, None)
-        executor.registered = self.report is not None and executor_id in self.report.registered
+        if self.report is not None:
+            executor.registered = executor_id in self.report.registered
+            executor.region = self.report.regions.get(executor_id, "")
         self.live[executor_id] = executor
         self._version += 1
+
+    def assign(self, executor: Executor, region: str) -> None:
+        """From now on it works for another region of the pipeline."""
+        executor.region = region
+        self._version += 1
+
+    def instruct(self, instructions: PipelineDirectives) -> None:
+        """What the program of the pipeline is to do."""
+        if instructions != self._instructions:
+            self._instructions = instructions
+            self._version += 1
 
     def unaccounted(self) -> list[str]:
         """Executors that the driver counts as its own and that nobody here knows in any slot."""
@@ -225,6 +260,13 @@ class Executors:
                 return executor
         return None
 
+    def _regions(self) -> dict[str, str]:
+        """The region of each executor; those that nobody here has seen yet keep theirs."""
+        assert self.report is not None
+        unseen = set(self.unaccounted())
+        known = {executor.executor_id: executor.region for executor in self.live.values() if executor.region}
+        return {**{one: region for one, region in self.report.regions.items() if one in unseen}, **known}
+
     def directives(self) -> DriverDirectives | None:
         """What the driver must know, or None when there is no application or it has seen it all."""
         if not self.active or self.report is None or self.report.directives_seen >= self._version:
@@ -235,7 +277,15 @@ class Executors:
             if executor.app_id == self.report.app_id
         }
         leaving = tuple(executor.executor_id for executor in self.live.values() if executor.leave_by is not None)
-        return DriverDirectives(self._version, self.report.app_id, launched, tuple(self._lost.values()), leaving)
+        return DriverDirectives(
+            self._version,
+            self.report.app_id,
+            launched,
+            tuple(self._lost.values()),
+            leaving,
+            self._regions(),
+            self._instructions,
+        )
 
 
 def report_events(job: JobId, before: DriverReport | None, report: DriverReport, most: int | None) -> list[Event]:

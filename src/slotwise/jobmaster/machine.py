@@ -15,14 +15,15 @@ from __future__ import annotations
 from slotwise.jobmaster.config import JobMasterConfig
 from slotwise.jobmaster.deployments import Deployments
 from slotwise.jobmaster.driver import DriverLife
-from slotwise.jobmaster.executors import Executors, report_events
+from slotwise.jobmaster.executors import Executors
 from slotwise.jobmaster.phases import Created, Finished, Phase, Reconciling, Restarting
-from slotwise.jobmaster.rescaling import RescaleCause, Rescaling
+from slotwise.jobmaster.rescaling import Rescaling
 from slotwise.jobmaster.resource_link import ResourceLink
 from slotwise.jobmaster.restart import Restarts, limit_reached
 from slotwise.jobmaster.slot_pool import HeldSlot, SlotPool
 from slotwise.jobmaster.states import may_move
 from slotwise.jobmaster.status_link import StatusLink
+from slotwise.jobmaster.work import ApplicationWork, PipelineWork, Work
 from slotwise.jobmaster.worker_link import WorkerLink
 from slotwise.model.ids import (
     DISPATCHER,
@@ -35,7 +36,6 @@ from slotwise.model.ids import (
     job_master_address,
 )
 from slotwise.model.job import UNLIMITED_EXECUTORS, ExecutorBounds, JobResult, JobSpec, JobState
-from slotwise.model.process import DriverReport
 from slotwise.model.progress import JobProgress
 from slotwise.model.requirements import Counts
 from slotwise.model.restart import RestartStrategy
@@ -104,12 +104,13 @@ class JobMaster:
         self.rescaling = Rescaling(job, bounds or spec.bounds, bounds_version, config.cool_down_s, self.timers)
         self.workers = WorkerLink(job, self.pool, self._out)
         self.deployments = Deployments(job, spec, config, self.pool, self.driver, self.workers, self._out, ids, now)
+        self.work: Work = ApplicationWork(self) if spec.pipeline is None else PipelineWork(self)
         self._status = StatusLink(job, self._out)
         self._restarts = Restarts(self.driver.progress.failures)
         # While the driver may live, what an earlier leader held is taken over as its workers show it.
         self._adopting = self.driver.unseen is not None
         # Until then nobody knows how many executors that was.
-        self._inherits = self._adopting
+        self.inherits = self._adopting
         self._recovered = progress is not None
         # The worker of the driver that is out of sight has been heard, and not yet asked about it.
         self._ask = False
@@ -124,6 +125,11 @@ class JobMaster:
     def executors(self) -> Executors:
         """The executors of the present driver."""
         return self.deployments.executors
+
+    @property
+    def knows_executors(self) -> bool:
+        """Whether all executors that the driver has are known here, so that it is safe to start others."""
+        return not (self._adopting and self.executors.unaccounted())
 
     @property
     def driver_starts(self) -> int:
@@ -207,7 +213,7 @@ class JobMaster:
         self.shortages = missing
         hopeless = next((shortage for shortage in missing if shortage.final), None)
         if hopeless is not None:
-            self.phase.on_hopeless(hopeless.detail, now, effects)
+            self.phase.on_hopeless(hopeless, now, effects)
 
     def _on_offer(self, message: OfferSlots, now: float, effects: Effects) -> None:
         unseen = self.driver.unseen
@@ -232,7 +238,7 @@ class JobMaster:
                 self.deployments.adopt(slot, status, effects)
             if status.driver is not None and slot.allocation == self.driver.slot and _runs(status, self.driver.name):
                 # Not the last words of an earlier driver in the same slot: versions are counted per driver.
-                self._on_driver_report(status.driver, effects)
+                self.work.take(status.driver, now, effects)
             if status.process is not None:
                 self._on_process(slot, status.process, now, effects)
         released = tuple(allocation for allocation in lost if allocation in message.gone)
@@ -253,17 +259,6 @@ class JobMaster:
         unseen = self.driver.unseen
         ending = self.state.is_final or self.state is JobState.CANCELLING
         return not ending and (self._adopting or (unseen is not None and unseen.allocation == allocation))
-
-    def _on_driver_report(self, report: DriverReport, effects: Effects) -> None:
-        before = self.executors.report
-        wanted = self.executors.wanted(self.rescaling.most)
-        if not self.executors.take(report):
-            return
-        if before is not None and before.app_id != report.app_id:
-            self.rescaling.start_again(RescaleCause.INITIAL_SCHEDULE)
-        elif before is not None and self.executors.wanted(self.rescaling.most) != wanted:
-            self.rescaling.because(RescaleCause.DYNAMIC_ALLOCATION)
-        effects.events += report_events(self.job, before, report, self.rescaling.most)
 
     def _on_scale(self, bounds: ExecutorBounds, version: int, now: float, effects: Effects) -> None:
         if self.rescaling.ask(bounds, version):
@@ -310,7 +305,7 @@ class JobMaster:
             count = self.driver.progress.restart_count
             self.end(result if strategy is None else limit_reached(result, count), now, effects)
             return
-        self._adopting = self._inherits = False
+        self._adopting = self.inherits = False
         self.driver.restart(result.reason, self._restarts.failures, effects)
         self.go(Restarting(self, now + delay_s), now, effects, reason=result.reason)
 
@@ -357,26 +352,6 @@ class JobMaster:
         """Declare what the job requires from now on."""
         self._resources.require(counts, now, effects)
 
-    def run_executors(self, now: float, effects: Effects) -> None:
-        """Declare, start and end what the driver wants."""
-        self.rescaling.apply(now)
-        most = self.rescaling.most
-        required = self.deployments.required(most)
-        if required is not None:
-            self.require(required, now, effects)
-        again_at = self.deployments.stop_surplus(most, now, effects)
-        if again_at is not None:
-            self.timers.set_earlier("decommission", again_at)
-        if not (self._adopting and self.executors.unaccounted()):
-            if self._inherits and self.executors.report is not None:
-                self._inherits = False
-                self.rescaling.take_over(self.executors.staying()[0])
-            self.deployments.start_executors(most, now, effects)
-            if self.executors.active:
-                # The end of an application is no rescale.
-                effects.events += self.rescaling.observe(*self.executors.staying(), now)
-        self.deployments.direct(effects)
-
     def _on_settled(self, now: float, effects: Effects) -> None:
         """Workers have had their time to show what an earlier leader left with them."""
         self._adopting = False
@@ -387,9 +362,10 @@ class JobMaster:
     def _return_surplus(self, now: float, effects: Effects) -> None:
         if self.state.is_final or self.state is JobState.CANCELLING:
             return
-        for slot in self.pool.surplus(now, self.config.idle_slot_timeout_s):
+        timeout_s = self.work.idle_slot_timeout_s
+        for slot in self.pool.surplus(now, timeout_s):
             self.workers.free(slot.allocation, slot.worker, "surplus", effects)
-        due = self.pool.next_surplus(self.config.idle_slot_timeout_s)
+        due = self.pool.next_surplus(timeout_s)
         if due is not None:
             self.timers.set("surplus", due)
         else:
@@ -405,7 +381,7 @@ class JobMaster:
 
     def over(self, now: float, effects: Effects) -> None:
         """Nothing is wanted any more; said until the Dispatcher has it."""
-        for key in ("surplus", "advance", "cool-down", "decommission"):
+        for key in ("surplus", "advance", "cool-down", "decommission", "regions"):
             self.timers.clear(key)
         self.timers.set_once("retry", now + self.config.retry_s)
         self._resources.over(now, effects)
@@ -457,7 +433,7 @@ class JobMaster:
                     self._on_retry(now, effects)
                 case "heartbeat":
                     self._on_heartbeat(now, effects)
-                case "advance" | "surplus" | "cool-down" | "decommission":
+                case "advance" | "surplus" | "cool-down" | "decommission" | "regions":
                     self.advance(now, effects)
                 case _:
                     self.phase.on_timer(str(key), now, effects)

@@ -9,10 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from slotwise.jobmaster.admission import Admission, admission, initial_requirements, minimum_possible
-from slotwise.jobmaster.rescaling import RescaleCause
 from slotwise.model.job import JobResult, JobState
 from slotwise.protocol.effects import Effects, Event
-from slotwise.protocol.messages import ProcessPhase, ProcessStatus
+from slotwise.protocol.messages import ProcessPhase, ProcessStatus, Shortage
 
 if TYPE_CHECKING:
     from slotwise.jobmaster.machine import JobMaster
@@ -37,7 +36,7 @@ class Phase:
     def on_timer(self, key: str, now: float, effects: Effects) -> None:
         """A timer of this phase has come up."""
 
-    def on_hopeless(self, reason: str, now: float, effects: Effects) -> None:
+    def on_hopeless(self, shortage: Shortage, now: float, effects: Effects) -> None:
         """Waiting cannot bring what is missing."""
 
     def driver_runs(self, now: float, effects: Effects) -> None:
@@ -48,6 +47,10 @@ class Phase:
         job = self._job
         if status.exit_code == 0:
             job.end(JobResult(JobState.FINISHED, 0, status.reason, status.log_tail), now, effects)
+            return
+        if job.work.reason:
+            # It was about to end for this very reason.
+            job.end(JobResult(JobState.FAILED, status.exit_code, job.work.reason, status.log_tail), now, effects)
             return
         reason = status.reason or f"the program ended with code {status.exit_code}"
         result = JobResult(JobState.FAILED, status.exit_code, reason, status.log_tail)
@@ -134,10 +137,10 @@ class WaitingForResources(Phase):
         reason = f"{least} was not there after {job.config.resource_wait_timeout_s:g} s: {why}"
         job.end(JobResult(JobState.FAILED, reason=reason), now, effects)
 
-    def on_hopeless(self, reason: str, now: float, effects: Effects) -> None:
+    def on_hopeless(self, shortage: Shortage, now: float, effects: Effects) -> None:
         """It matters only if what is missing is part of the minimum, and that is for the job to say (B: D-11)."""
         if not minimum_possible(self._job.spec, self._job.rescaling.bounds, self._job.shortages):
-            self._job.end(JobResult(JobState.FAILED, reason=reason), now, effects)
+            self._job.end(JobResult(JobState.FAILED, reason=shortage.detail), now, effects)
 
 
 class _Active(Phase):
@@ -145,7 +148,11 @@ class _Active(Phase):
 
     def advance(self, now: float, effects: Effects) -> None:
         """Serve the driver's wishes."""
-        self._job.run_executors(now, effects)
+        self._job.work.serve(now, effects)
+
+    def on_hopeless(self, shortage: Shortage, now: float, effects: Effects) -> None:
+        """It may matter to a part of the job."""
+        self._job.work.on_hopeless(shortage, now, effects)
 
     def driver_lost(self, slot: HeldSlot, reason: str, dead: bool, now: float, effects: Effects) -> None:
         """Unless it is dead its program may go on: no other may begin yet."""
@@ -248,7 +255,7 @@ class Restarting(Phase):
         deployments = self._job.deployments
         if deployments.end_all(effects) and now >= self._at:
             deployments.begin_again()
-            self._job.rescaling.start_again(RescaleCause.RECOVERABLE_FAILOVER)
+            self._job.work.driver_gone()
             self._job.go(WaitingForResources(self._job), now, effects)
 
     def driver_ended(self, status: ProcessStatus, now: float, effects: Effects) -> None:

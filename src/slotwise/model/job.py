@@ -7,6 +7,7 @@ import enum
 import msgspec
 
 from slotwise.model.errors import SizeError
+from slotwise.model.pipeline import PipelineOptions
 from slotwise.model.requirements import check_all_or_none_stated
 from slotwise.model.resources import ResourceProfile
 from slotwise.model.restart import RestartStrategy, check_strategy
@@ -64,7 +65,9 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     ``initial_executors`` is what the job asks for at its start; ``max_executors`` bounds what it grows to (None: what
     Spark's dynamic allocation asks for, and without that no more than at the start). ``python`` is the driver's
     interpreter (None: the worker's own). ``restart`` says what follows when the program fails (None: the job fails; the
-    cluster's own strategy covers the loss of the driver's worker or JVM).
+    cluster's own strategy covers the loss of the driver's worker or JVM). With ``pipeline`` the ``program`` is the
+    specification file of a Spark Declarative Pipelines project; its bounds on executors are those of each region that
+    states none, and ``executor`` the size for all that state none.
     """
 
     name: str
@@ -85,6 +88,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     max_executors: int | None = None
     dynamic_allocation: bool = False
     restart: RestartStrategy | None = None
+    pipeline: PipelineOptions | None = None
 
     @property
     def bounds(self) -> ExecutorBounds:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from slotwise.model.job import DriverSize, ExecutorSize, JobSpec
+from slotwise.model.pipeline import PipelineDirectives, PipelineReport
 
 
 class DriverProcess(msgspec.Struct, frozen=True, tag="driver"):
@@ -73,11 +74,15 @@ ProcessSpec = DriverProcess | ExecutorProcess
 
 
 class ExecutorTotal(msgspec.Struct, frozen=True):
-    """The driver wants ``count`` executors of Spark resource profile ``profile_id``, each of ``size``."""
+    """The driver wants ``count`` executors of Spark resource profile ``profile_id``, each of ``size``; in a pipeline
+    the JobMaster wants them for a ``region``, each with ``task_slots`` tasks at once.
+    """
 
     profile_id: int
     size: ExecutorSize
     count: int
+    region: str = ""
+    task_slots: int | None = None
 
 
 class StageProgress(msgspec.Struct, frozen=True):
@@ -99,7 +104,8 @@ class DriverReport(msgspec.Struct, frozen=True):
     that this application's SparkContext was stopped. ``totals`` is what it wants now; ``kills`` are the executors
     that it gives back; ``registered`` those that have joined and live; ``directives_seen`` is the version of the last
     :class:`DriverDirectives` it has carried out. ``first_task_unix_s`` is the launch time of the first task.
-    ``task_count`` counts tasks that ended well."""
+    ``tasks_done`` counts tasks that ended well. ``regions`` and ``pipeline`` are those of a pipeline job: the region
+    of each executor that has one, and the word of the program."""
 
     version: int
     app_id: str
@@ -114,6 +120,8 @@ class DriverReport(msgspec.Struct, frozen=True):
     stages: tuple[StageProgress, ...] = ()
     tasks_done: int = 0
     first_task_unix_s: float | None = None
+    regions: dict[str, str] = msgspec.field(default_factory=dict)
+    pipeline: PipelineReport | None = None
 
 
 class LostExecutor(msgspec.Struct, frozen=True):
@@ -133,7 +141,7 @@ class DriverDirectives(msgspec.Struct, frozen=True):
     executor that is not in it may not register. ``lost``: executors of ``app_id`` that are gone. ``decommission``:
     executors that are to get no more tasks, to move their blocks to others and to end. ``regions``: the region of each
     executor that belongs to one; it may change while the executor lives, which then finishes its tasks and gets those
-    of its new region."""
+    of its new region. ``pipeline`` is passed on to the program of a pipeline job."""
 
     version: int
     app_id: str
@@ -141,3 +149,4 @@ class DriverDirectives(msgspec.Struct, frozen=True):
     lost: tuple[LostExecutor, ...] = ()
     decommission: tuple[str, ...] = ()
     regions: dict[str, str] = msgspec.field(default_factory=dict)
+    pipeline: PipelineDirectives | None = None

@@ -25,7 +25,7 @@ class JobProgress(msgspec.Struct, frozen=True):
     deployed so far. ``driver_worker`` and ``driver_allocation``: where the last one was sent, None once it is known to
     be gone. ``secret``: its spark.authenticate secret. ``executor_ids_below``: executor ids under this may have been
     used. ``restarts``: the latest ones; ``restart_count``: how many in all; ``failures``: those that the strategy
-    still counts."""
+    still counts. ``finished_regions``: those of a pipeline that need not run again."""
 
     token: LeaderToken
     attempt: int = 0
@@ -36,6 +36,7 @@ class JobProgress(msgspec.Struct, frozen=True):
     restart_count: int = 0
     failures: int = 0
     restarts: tuple[Restart, ...] = ()
+    finished_regions: tuple[str, ...] = ()
 
 
 class RecoveredJob(msgspec.Struct, frozen=True):

@@ -6,6 +6,7 @@ Only what the machines can see is modelled: process states, and the driver's abs
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,7 @@ from slotwise.protocol.effects import (
     TellDriver,
 )
 from slotwise.protocol.messages import ProcessPhase, ProcessStatus
+from slotwise.simulation.pipeline_model import PipelineBehaviour, PipelineModel
 
 if TYPE_CHECKING:
     from slotwise.simulation.world import World
@@ -40,6 +42,7 @@ class Behaviour:
     seconds: float = 20.0
     exit_code: int = 0
     executor_exit_code: int | None = None
+    pipeline: PipelineBehaviour | None = None
 
 
 @dataclass
@@ -47,6 +50,7 @@ class _Running:
     process: str
     spec: DriverProcess | ExecutorProcess
     report: DriverReport | None = None
+    pipeline: PipelineModel | None = None
 
 
 BEHAVIOURS: dict[str, Behaviour] = {}
@@ -112,8 +116,15 @@ class SparkModel:
         running = self.running[allocation]
         spec = running.spec
         assert isinstance(spec, DriverProcess)
-        total = ExecutorTotal(0, spec.spec.executor, spec.spec.initial_executors)
         app = f"app-{spec.attempt}"
+        behaviour = BEHAVIOURS.get(spec.spec.program, Behaviour())
+        if behaviour.pipeline is not None:
+            running.pipeline = PipelineModel(app, behaviour.pipeline)
+            url = f"spark://{self._address}/{allocation}"
+            running.report = DriverReport(1, app, driver_url=url, pipeline=running.pipeline.report)
+            self._say(allocation)
+            return
+        total = ExecutorTotal(0, spec.spec.executor, spec.spec.initial_executors)
         running.report = DriverReport(1, app, driver_url=f"spark://{self._address}/{allocation}", totals=(total,))
         self._say(allocation)
         if not spec.spec.initial_executors:
@@ -145,7 +156,9 @@ class SparkModel:
             return
         first = not report.registered
         self.change(slot, registered=tuple(sorted({*report.registered, spec.executor_id})))
-        if first:
+        if self.running[slot].pipeline is not None:
+            self._work(slot)
+        elif first:
             self._finish_later(slot)
 
     def unregister(self, slot: AllocationId, spec: object) -> None:
@@ -163,6 +176,40 @@ class SparkModel:
         self.change(allocation, directives_seen=directives.version, registered=registered)
         for executor_id in directives.decommission:
             self._decommission(executor_id)
+        if running.pipeline is not None:
+            if directives.pipeline is not None:
+                running.pipeline.tell(directives.pipeline)
+            self.change(allocation, regions=directives.regions, pipeline=running.pipeline.report)
+            self._work(allocation)
+            if running.pipeline.stopped:
+                self._later(0.2, allocation, running.process, lambda a: self.end(a, 0))
+
+    # ---- pipelines ----
+
+    def _served(self, slot: AllocationId) -> list[str]:
+        report = self.running[slot].report
+        assert report is not None
+        return [report.regions[executor] for executor in report.registered if executor in report.regions]
+
+    def _work(self, slot: AllocationId) -> None:
+        running = self.running[slot]
+        spec = running.spec
+        assert isinstance(spec, DriverProcess)
+        behaviour = BEHAVIOURS[spec.spec.program].pipeline
+        assert running.pipeline is not None
+        assert behaviour is not None
+        for region, attempt in running.pipeline.to_begin(self._served(slot)):
+            self._later(behaviour.region_s, slot, running.process, self._finisher(region, attempt))
+
+    def _finisher(self, region: str, attempt: int) -> Callable[[AllocationId], None]:
+        def finish(slot: AllocationId) -> None:
+            pipeline = self.running[slot].pipeline
+            assert pipeline is not None
+            if pipeline.finish(region, attempt, self._served(slot)):
+                self.change(slot, pipeline=pipeline.report)
+            self._work(slot)
+
+        return finish
 
     def _decommission(self, executor_id: str) -> None:
         """An executor of this world moves its blocks and ends by itself."""

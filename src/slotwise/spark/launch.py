@@ -28,6 +28,7 @@ MASTER = "spark+slotwise://embedded"
 GATEWAY_CLASS = "org.apache.spark.api.python.PythonGatewayServer"
 EXECUTOR_CLASS = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 RUNNER = Path(__file__).resolve().with_name("runner.py")
+PIPELINE_PROGRAM = RUNNER.with_name("pipeline_program.py")
 CONNECTION_FILE = "gateway"
 """The file in the driver's slot directory that the JVM writes when a program can attach to it."""
 
@@ -162,7 +163,8 @@ def driver_program_command(process: DriverProcess, slot: SlotContext, *, jvm_pid
     )
     if jvm_pid is not None:
         env["SLOTWISE_JVM_PID"] = str(jvm_pid)
-    argv = (spec.python or slot.python, str(RUNNER), spec.program, *spec.args)
+    program = (spec.program,) if spec.pipeline is None else (str(PIPELINE_PROGRAM), spec.program)
+    argv = (spec.python or slot.python, str(RUNNER), *program, *spec.args)
     return Command(argv, env, {}, spec.working_dir)
 
 
@@ -323,7 +325,8 @@ def _size_settings(spec: JobSpec) -> dict[str, str]:
         # The upper bound is the JobMaster's: it can change while the job runs, which Spark's own cannot.
         settings.pop("spark.dynamicAllocation.maxExecutors", None)
     else:
-        settings["spark.executor.instances"] = str(spec.initial_executors)
+        # The regions of a pipeline say how many there are, not Spark.
+        settings["spark.executor.instances"] = str(spec.initial_executors if spec.pipeline is None else 0)
     return settings
 
 

@@ -6,10 +6,10 @@ has the driver's JVM serve Spark Connect (loopback only, with a token of its own
 does what it is told. Each region is one run of Spark's own pipeline engine that refreshes the region's datasets alone,
 in a session whose configuration names the region, which keeps its tasks on the region's executors.
 
-Commands and answers are JSON values, one a line, on standard input and output; what the project prints goes to standard
-error. See ``docs/decisions/0015-pipelines.md`` for their shapes.
+The program says what it knows and hears what it is to do through the driver's JVM, which passes it on to the job's
+JobMaster; ``slotwise.model.pipeline`` has the shapes (:class:`Line`). Standard output is the project's.
 
-Exit codes: 0 after ``stop`` or the end of the commands, 1 if there is no usable graph, 143 after SIGTERM.
+Exit codes: 0 when it was told that all is done, 1 if there is no usable graph, 143 after SIGTERM.
 """
 
 import sys
@@ -35,49 +35,78 @@ from typing import Any, Optional
 
 REGION = "spark.slotwise.region"
 _SERVICE = "org.apache.spark.sql.connect.service.SparkConnectService$"
-_CONTROL = "org.apache.spark.scheduler.cluster.slotwise.RegionControl$"
+_CONTROL = "org.apache.spark.scheduler.cluster.slotwise.PipelineControl$"
 _FLOW_EVENT = re.compile(r"Flow '?(?P<flow>\S+?)'? (?:is|has) (?P<state>[A-Z]+)")
 _UNRESOLVED = re.compile(r"Failed to resolve flow: '(?P<flow>[^']+)'\.\s*Error: (?P<error>.*)", re.DOTALL)
 # What follows these is for Spark's developers.
 _NOISE = ("\n\nJVM stacktrace:", "\n=== Streaming Query ===", ";\n'")
 _CLOSE_TIMEOUT_S = 10.0
+_LISTEN_S = 1.0
 _LONGEST_REASON = 4000
 
 
 def main(argv: list[str]) -> int:
     """Serve the project whose specification file is ``argv[1]``; returns the process's exit code."""
-    answers = Answers()
+    line = Line()
     spec_path = Path(argv[1]).resolve()
-    with connect_server() as (jvm, url):
+    with connect_server() as (jvm, session, url):
+        line.connect(jvm)
         try:
             project = Project(spec_path, jvm, url)
+            tables = _sibling("pipeline_tables").TableMemory(jvm, session, project.spec.storage)
+            tables.restore()
         except Exception as error:
-            answers.send({"failed": reason_of(error, spec_path.parent)})
+            reason = reason_of(error, spec_path.parent)
+            print(reason, file=sys.stderr)
+            line.say(failed=reason)
             return 1
-        answers.send({"graph": project.graph})
-        Regions(project, answers).serve(sys.stdin)
-    answers.send({"stopped": True})
+        line.say(graph=project.text)
+        Regions(project, tables, line).serve()
     return 0
 
 
-class Answers:
-    """Standard output, kept for answers: everything else that this process prints goes to standard error."""
+class Line:
+    """What this program says to its JobMaster, and hears from it, through the driver's JVM.
+
+    Both are whole states: what is said replaces what was said before.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._out = os.fdopen(os.dup(1), "w", encoding="utf-8")
-        os.dup2(2, 1)
+        self._control: Any = None
+        self._said: dict[str, Any] = {}
+        self._seen = 0
 
-    def send(self, answer: dict[str, Any]) -> None:
-        """One line."""
+    def connect(self, jvm: Any) -> None:
+        """There is a Spark application: what is said can be heard."""
+        self._control = getattr(getattr(jvm, _CONTROL), "MODULE$")
+
+    def say(self, **changes: Any) -> None:
+        """Say this too from now on; None takes a word back."""
         with self._lock:
-            self._out.write(json.dumps(answer) + "\n")
-            self._out.flush()
+            self._said.update(changes)
+            text = json.dumps({key: value for key, value in self._said.items() if value is not None})
+            self._control.say(text)
+
+    def listen(self, timeout_s: float) -> Optional[dict[str, Any]]:
+        """What is to be done from now on, once something new is; None if there is nothing new in time."""
+        number, _, text = str(self._control.listen(self._seen, int(timeout_s * 1000))).partition(" ")
+        if not text:
+            return None
+        self._seen = int(number)
+        directives: dict[str, Any] = json.loads(text)
+        return directives
+
+    def cancel(self, region: str) -> None:
+        """End the Spark jobs of a region."""
+        self._control.cancel(region)
 
 
 @contextlib.contextmanager
-def connect_server() -> Iterator[tuple[Any, str]]:
-    """A Spark Connect server in the JVM that runner.py has attached us to; gives the JVM and the server's address."""
+def connect_server() -> Iterator[tuple[Any, Any, str]]:
+    """A Spark Connect server in the JVM that runner.py has attached us to; gives the JVM, its session, and the server's
+    address.
+    """
     # Has pyspark's functions build plans for Spark Connect.
     os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
     from pyspark.java_gateway import launch_gateway
@@ -99,7 +128,7 @@ def connect_server() -> Iterator[tuple[Any, str]]:
         service = getattr(getattr(jvm, _SERVICE), "MODULE$")
         service.start(session.sparkContext())
         # By name: to an address without TLS the client would not send the token.
-        yield jvm, f"sc://localhost:{service.localPort()}/;token={token}"
+        yield jvm, session, f"sc://localhost:{service.localPort()}/;token={token}"
     finally:
         session.stop()
 
@@ -130,6 +159,11 @@ class Project:
         """The project's folder."""
         return self._path.parent
 
+    @property
+    def text(self) -> str:
+        """The graph as the JobMaster takes it."""
+        return json.dumps(self.graph)
+
     def read(self, conf: dict[str, str], only: Optional[set[str]] = None) -> tuple[Any, str, Any]:
         """A session of its own, the id of an empty graph on the server, and a registry that has read the project's
         definitions, of the datasets in ``only`` where it is given, and sends them to that graph.
@@ -141,7 +175,7 @@ class Project:
             try:
                 configuration = self._capture.without_sizes(self.spec.configuration)
                 for key, value in {**configuration, **conf}.items():
-                    session.conf.set(key, value)
+                    _set(session, key, value)
                 catalog = self.spec.catalog or session.catalog.currentCatalog()
                 database = self.spec.database or session.catalog.currentDatabase()
                 graph_id = self._cli.create_dataflow_graph(
@@ -177,10 +211,6 @@ class Project:
                 raise UnresolvedFlows("\n".join(unresolved)) from error
             raise
 
-    def cancel_tasks(self, region: str) -> None:
-        """End the Spark jobs of a region."""
-        getattr(getattr(self._jvm, _CONTROL), "MODULE$").cancel(region)
-
     def sink_closure(self, names: list[str]) -> Optional[set[str]]:
         """The sinks among ``names`` with the views behind them; None if there is no sink."""
         kinds = {dataset["name"]: dataset["kind"] for dataset in self.graph["datasets"]}
@@ -200,125 +230,153 @@ class UnresolvedFlows(Exception):
 
 
 class Regions:
-    """Carries out commands: regions side by side, each on a thread of its own."""
+    """Runs the regions that it is told to run, side by side, each on a thread of its own."""
 
-    def __init__(self, project: Project, answers: Answers) -> None:
+    def __init__(self, project: Project, tables: Any, line: Line) -> None:
         self._project = project
-        self._answers = answers
+        self._tables = tables
+        self._line = line
         self._lock = threading.Lock()
-        # By region: its session once there is one. Regions leave with their last answer.
+        # The latest run of each region, as it is told.
+        self._statuses: dict[str, dict[str, Any]] = {}
+        # By region: the session of the run that is under way, once there is one.
         self._running: dict[str, Optional[Any]] = {}
-        self._cancelled: set[str] = set()
+        self._checking = False
 
-    def serve(self, commands: Iterator[str]) -> None:
-        """Until ``stop`` or the end of ``commands``; then whatever still runs is cancelled."""
-        for line in commands:
-            try:
-                command = json.loads(line)
-                if command.get("stop"):
-                    break
-                self._carry_out(command)
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
-                self._answers.send({"refused": f"{type(error).__name__}: {error}", "command": line.strip()})
-        with self._lock:
-            left = list(self._running)
-        for region in left:
+    def serve(self) -> None:
+        """Until it is over; then whatever still runs is cancelled."""
+        while True:
+            directives = self._line.listen(_LISTEN_S)
+            if directives is None:
+                continue
+            if directives["stop"]:
+                break
+            self._follow(directives)
+        for region in list(self._running):
             self._cancel(region)
 
-    def _carry_out(self, command: dict[str, Any]) -> None:
-        if "run" in command:
-            region = command["run"]
-            names = [self._known(name) for name in command["datasets"]]
-            with self._lock:
-                if region in self._running:
-                    raise ValueError(f"region {region} is running")
-                self._running[region] = None
-                self._cancelled.discard(region)
-            full, conf = bool(command.get("full_refresh")), dict(command.get("conf", {}))
-            threading.Thread(target=self._run, args=(region, names, full, conf), daemon=True).start()
-        elif "cancel" in command:
-            self._cancel(command["cancel"])
-        elif "dry_run" in command:
+    def _follow(self, directives: dict[str, Any]) -> None:
+        # A new leader of the job asks for it again.
+        self._line.say(graph=None if directives["graph_known"] else self._project.text)
+        if not directives["graph_known"]:
+            return
+        wanted = {run["region"]: run for run in directives["runs"]}
+        with self._lock:
+            running = list(self._running)
+        for region in running:
+            if region not in wanted or wanted[region]["attempt"] != self._statuses[region]["attempt"]:
+                self._cancel(region)
+        for region, run in wanted.items():
+            if self._statuses.get(region, {}).get("attempt", 0) < run["attempt"]:
+                self._start(run)
+        if directives["check"] and not self._checking:
+            self._checking = True
             threading.Thread(target=self._dry_run, daemon=True).start()
-        else:
-            raise ValueError("there is no such command")
 
-    def _known(self, name: str) -> str:
-        if name not in self._project.parts:
-            raise ValueError(f"the pipeline has no dataset {name}")
-        return name
+    def _start(self, run: dict[str, Any]) -> None:
+        region = run["region"]
+        with self._lock:
+            self._running[region] = None
+            self._statuses[region] = {"region": region, "attempt": run["attempt"], "state": "RUNNING", "flows": {}}
+        self._tell()
+        threading.Thread(target=self._run, args=(run,), daemon=True).start()
 
     def _cancel(self, region: str) -> None:
         with self._lock:
             if region not in self._running:
                 return
-            self._cancelled.add(region)
-            session = self._running[region]
+            session = self._running.pop(region)
+            attempt = self._statuses[region]["attempt"]
         if session is not None:
             # Closing stops the run, but waits for its jobs; a run that is not stopped begins anew what was cancelled.
             closing = threading.Thread(target=_close, args=(session,), daemon=True)
             closing.start()
-            self._project.cancel_tasks(region)
+            self._line.cancel(region)
             closing.join(_CLOSE_TIMEOUT_S)
-            self._project.cancel_tasks(region)
-            # Its thread may wait for ever for an answer in the session that is gone.
-            self._end(region, session, "cancelled")
+            self._line.cancel(region)
+        # Its thread may wait for ever for an answer in the session that is gone.
+        self._change(region, attempt, state="CANCELED")
 
-    def _run(self, region: str, names: list[str], full: bool, conf: dict[str, str]) -> None:
-        self._tell(region, "started")
+    def _run(self, run: dict[str, Any]) -> None:
+        region, attempt = run["region"], run["attempt"]
         session = None
         try:
-            settings = {"spark.sql.adaptive.enabled": "true", **conf, REGION: region}
+            if region not in self._project.parts:
+                raise ValueError(f"the pipeline has no dataset {region}")
+            parts = self._project.parts[region]
+            full = bool(run["full_refresh"]) | self._tables.begin(parts)
+            settings = {"spark.sql.adaptive.enabled": "true", **run["conf"], REGION: region}
             # Spark's selection of datasets leaves out sinks: they are run as a graph of their own.
-            only = self._project.sink_closure(names)
+            only = self._project.sink_closure([region])
             session, graph_id, registry = self._project.read(settings, only)
-            self._begin(region, session)
+            if not self._begin(region, attempt, session):
+                return
             if only is not None:
                 selection: dict[str, Any] = {"full_refresh_all": full}
             else:
                 self._check_unchanged(registry)
-                selection = {"full_refresh" if full else "refresh": [self._quoted(name) for name in names]}
+                name = ".".join("`" + part.replace("`", "``") + "`" for part in parts)
+                selection = {"full_refresh" if full else "refresh": [name]}
             registry.send()
             for message in self._project.events(session, graph_id, **selection):
-                self._progress(region, message)
-            self._end(region, session, "finished")
+                self._progress(region, attempt, message)
+            if self._is_current(region, attempt):
+                self._tables.finish(parts)
+            self._end(region, attempt, state="FINISHED")
         except Exception as error:
-            self._end(region, session, "failed", reason_of(error, self._project.root))
+            self._end(region, attempt, state="FAILED", reason=reason_of(error, self._project.root))
         finally:
             if session is not None:
                 _close(session)
 
-    def _begin(self, region: str, session: Any) -> None:
+    def _is_current(self, region: str, attempt: int) -> bool:
         with self._lock:
-            self._running[region] = session
-            if region in self._cancelled:
-                raise RuntimeError("cancelled before it had begun")
+            return region in self._running and self._statuses[region]["attempt"] == attempt
 
-    def _end(self, region: str, session: Optional[Any], state: str, reason: str = "") -> None:
+    def _begin(self, region: str, attempt: int, session: Any) -> bool:
+        """False if it was cancelled before it had a session."""
         with self._lock:
-            if region not in self._running or self._running[region] is not session:
+            if region not in self._running or self._statuses[region]["attempt"] != attempt:
+                return False
+            self._running[region] = session
+            return True
+
+    def _end(self, region: str, attempt: int, **changes: str) -> None:
+        with self._lock:
+            if region not in self._running or self._statuses[region]["attempt"] != attempt:
                 # Cancelled meanwhile, and told so; it may even run again.
                 return
             del self._running[region]
-            cancelled = region in self._cancelled and state != "finished"
-        self._tell(region, "cancelled" if cancelled else state, **({"reason": reason} if reason else {}))
+        self._change(region, attempt, **changes)
+
+    def _change(self, region: str, attempt: int, **changes: Any) -> None:
+        with self._lock:
+            if self._statuses[region]["attempt"] == attempt:
+                self._statuses[region].update(changes)
+        self._tell()
+
+    def _tell(self) -> None:
+        with self._lock:
+            statuses = [{**status, "flows": dict(status["flows"])} for status in self._statuses.values()]
+            self._line.say(regions=statuses)
 
     def _check_unchanged(self, registry: Any) -> None:
         spec = self._project.spec
         if registry.graph(spec.name, spec.configuration) != self._project.graph:
             raise ValueError("the project's definitions have changed since the job has started: submit it anew")
 
-    def _quoted(self, name: str) -> str:
-        return ".".join("`" + part.replace("`", "``") + "`" for part in self._project.parts[name])
-
-    def _progress(self, region: str, message: str) -> None:
+    def _progress(self, region: str, attempt: int, message: str) -> None:
         event = _FLOW_EVENT.match(message)
-        if event is not None and event["state"] != "EXCLUDED":
-            flow = event["flow"].replace("`", "")
-            self._tell(region, "progress", flow=flow, flow_state=event["state"], message=_clean(message))
-
-    def _tell(self, region: str, state: str, **more: str) -> None:
-        self._answers.send({"region": region, "state": state, **more})
+        if event is None or event["state"] == "EXCLUDED":
+            return
+        flow = event["flow"].replace("`", "")
+        if event["state"] == "FAILED":
+            print(f"{region}: {_clean(message)}", file=sys.stderr)
+        with self._lock:
+            status = self._statuses[region]
+            if status["attempt"] == attempt:
+                status["flows"][flow] = event["state"]
+        self._tell()
 
     def _dry_run(self) -> None:
         try:
@@ -328,9 +386,18 @@ class Regions:
                 for _ in self._project.events(session, graph_id, dry=True):
                     pass
         except Exception as error:
-            self._answers.send({"dry_run": "failed", "reason": reason_of(error, self._project.root)})
+            self._line.say(checked=reason_of(error, self._project.root))
         else:
-            self._answers.send({"dry_run": "finished"})
+            self._line.say(checked="")
+
+
+def _set(session: Any, key: str, value: str) -> None:
+    try:
+        session.conf.set(key, value)
+    except Exception:
+        # What cannot be changed in a running application was set at its start.
+        if session.conf.get(key, None) != value:
+            raise
 
 
 class _Closing:

@@ -17,7 +17,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route, WebSocketRoute
 
 from slotwise import __version__
-from slotwise.dispatcher.http import rescales, views
+from slotwise.dispatcher.http import graphs, rescales, views
 from slotwise.dispatcher.http.worker_stream import StreamPort, WorkerStream, allowed
 from slotwise.dispatcher.machine import Dispatcher, JobRecord
 from slotwise.jobmaster.machine import JobMaster
@@ -83,6 +83,7 @@ def build_app(master: MasterPort) -> Starlette:
             Route("/v1/jobs/overview", api.guarded(api.jobs)),
             Route("/v1/jobs/{job}", api.guarded(api.job)),
             Route("/v1/jobs/{job}", api.guarded(api.cancel), methods=["PATCH"]),
+            Route("/v1/jobs/{job}/plan", api.guarded(api.plan)),
             Route("/v1/jobs/{job}/events", api.guarded(api.job_events)),
             Route("/v1/jobs/{job}/resource-requirements", api.guarded(api.requirements), methods=["GET", "PUT"]),
             Route("/v1/jobs/{job}/rescales/config", api.guarded(api.rescale_config)),
@@ -168,7 +169,14 @@ class Api:
 
     async def job(self, request: Request) -> Response:
         """GET /v1/jobs/:jobid."""
-        return json_response(self._details(self._record(request)))
+        record = self._record(request)
+        vertices = graphs.vertices(self._master.events.of_job(record.job)) if record.spec.pipeline is not None else []
+        return json_response({**self._details(record), "vertices": vertices})
+
+    async def plan(self, request: Request) -> Response:
+        """GET /v1/jobs/:jobid/plan: the job's graph."""
+        record = self._record(request)
+        return json_response(graphs.plan(record, self._master.events.of_job(record.job)))
 
     async def cancel(self, request: Request) -> Response:
         """PATCH /v1/jobs/:jobid?mode=cancel."""

@@ -81,6 +81,9 @@ private[slotwise] class SlotwiseSchedulerBackend(
   /** The executors that can be given tasks. */
   def activeExecutors: Iterable[String] = getExecutorIds().filter(isExecutorActive)
 
+  /** A pipeline's program has said something new. */
+  def programSpoke(): Unit = link.changed()
+
   /** Ends all jobs that have a stage of this region. */
   def cancelRegion(region: String): Unit =
     progress.stagesOf(region).foreach(id => sc.cancelStage(id, s"region $region was cancelled"))
@@ -133,6 +136,9 @@ private[slotwise] class SlotwiseSchedulerBackend(
     }
     addAll(node, "kills", kills.asScala)
     addAll(node, "registered", present)
+    val regions = node.putObject("regions")
+    scheduler.regions.assignment.toSeq.sorted.foreach { case (id, region) => regions.put(id, region) }
+    PipelineControl.describe(node)
     node.put("directives_seen", directivesSeen)
     node.put("ended", stopping)
     progress.describe(node)
@@ -161,6 +167,7 @@ private[slotwise] class SlotwiseSchedulerBackend(
         }
       }
       node.path("decommission").elements().asScala.map(_.asText()).foreach(decommission)
+      if (node.path("pipeline").isObject) PipelineControl.tell(node.path("pipeline").toString)
       directivesSeen = version
       driverEndpoint.send(LookAtWaiting)
       // An executor may have come to a region whose tasks wait.
