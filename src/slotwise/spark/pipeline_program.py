@@ -153,6 +153,8 @@ class Project:
             self.parts: dict[str, list[str]] = registry.parts
         finally:
             session.stop()
+        # What it says of the reading is of interest once, not for every region.
+        self._cli.log_with_curr_timestamp = lambda _message: None
 
     @property
     def root(self) -> Path:

@@ -94,7 +94,18 @@ class TableMemory:
             f"CREATE TABLE {'.'.join(_quoted(part) for part in note['parts'])} ({note['schema']}) "
             f"USING {_quoted(note['provider'])}{by} LOCATION '{location}'"
         )
+        self._manage(note["parts"])
         print(f"known from an earlier run: {'.'.join(note['parts'])} in {note['location']}", file=sys.stderr)
+
+    def _manage(self, parts: list[str]) -> None:
+        """Make a table Spark's own, which CREATE TABLE does not where files are: others cannot be made anew by it."""
+        catalog = self._session.sessionState().catalog()
+        found = catalog.getTableMetadata(self._table(parts))
+        managed = self._jvm.org.apache.spark.sql.catalyst.catalog.CatalogTableType.MANAGED()
+        # The fields of the class differ from one version of Spark to the next.
+        fields = range(found.productArity())
+        values = [managed if found.productElementName(n) == "tableType" else found.productElement(n) for n in fields]
+        catalog.externalCatalog().alterTable(found.copy(*values))
 
     def _table(self, parts: list[str]) -> Optional[Any]:
         """Spark's identifier for a table of its own catalog; None for what is none."""
