@@ -76,6 +76,14 @@ def project(folder: Path, files: dict[str, str], configuration: str = "{}") -> P
     return spec
 
 
+def table_rows(table: Path) -> set[tuple[Any, ...]]:
+    """What lies in the Parquet files of a table."""
+    import pyarrow.parquet as parquet
+
+    columns = parquet.read_table(table).to_pydict()
+    return set(zip(*columns.values(), strict=True))
+
+
 class Pipeline:
     """A driver with the program in it, and executors by hand."""
 
@@ -157,10 +165,7 @@ class Pipeline:
 
     def rows(self, table: str) -> set[tuple[Any, ...]]:
         """What lies in a table's files."""
-        import pyarrow.parquet as parquet
-
-        columns = parquet.read_table(self.warehouse / table).to_pydict()
-        return set(zip(*columns.values(), strict=True))
+        return table_rows(self.warehouse / table)
 
     def stop(self) -> None:
         """End it in order."""

@@ -19,6 +19,7 @@ if sys.path and sys.path[0] == __file__.rpartition("/")[0]:
     del sys.path[0]
 
 import contextlib
+import importlib
 import importlib.util
 import json
 import os
@@ -47,8 +48,18 @@ _LONGEST_REASON = 4000
 
 def main(argv: list[str]) -> int:
     """Serve the project whose specification file is ``argv[1]``; returns the process's exit code."""
+    from py4j.protocol import Py4JNetworkError
+
+    try:
+        return _serve(Path(argv[1]).resolve())
+    except (OSError, Py4JNetworkError) as error:
+        # At once: what still talks to Spark on other threads would try again for minutes.
+        print(f"the driver's JVM is gone: {error}", file=sys.stderr, flush=True)
+        os._exit(1)
+
+
+def _serve(spec_path: Path) -> int:
     line = Line()
-    spec_path = Path(argv[1]).resolve()
     with connect_server() as (jvm, session, url):
         line.connect(jvm)
         try:
@@ -137,12 +148,10 @@ class Project:
     """A pipeline project: reads its definitions into sessions of the server at ``url``."""
 
     def __init__(self, spec_path: Path, jvm: Any, url: str) -> None:
-        from pyspark.pipelines import cli
-
-        self._cli: Any = cli
+        self._cli: Any = importlib.import_module("pyspark.pipelines.cli")
         self._capture = _sibling("pipeline_graph")
         self._path = spec_path
-        self.spec = cli.load_pipeline_spec(spec_path)
+        self.spec = self._cli.load_pipeline_spec(spec_path)
         self._jvm = jvm
         self._url = url
         # Reading definitions changes the working directory and Spark's own classes, for the whole process.
@@ -153,7 +162,10 @@ class Project:
             self.parts: dict[str, list[str]] = registry.parts
         finally:
             session.stop()
-        # What it says of the reading is of interest once, not for every region.
+        self._be_quiet()
+
+    def _be_quiet(self) -> None:
+        """What it says of the reading is of interest once, not for every region."""
         self._cli.log_with_curr_timestamp = lambda _message: None
 
     @property
