@@ -204,8 +204,8 @@ class Storm:
                 if found != job.rounds * _ROUND_TOTAL:
                     self.violations.append(f"{job.name} finished with {found}, not {job.rounds * _ROUND_TOTAL}")
             elif job.state == "FAILED":
-                if not job.reason:
-                    self.violations.append(f"{job.name} failed without a reason")
+                # What is done to it here is nothing that the cluster's restart strategy does not cover.
+                self.violations.append(f"{job.name} failed: {job.reason or 'without a reason'}")
             elif job.state == "CANCELED":
                 if not job.cancelled:
                     self.violations.append(f"{job.name} was cancelled by nobody")

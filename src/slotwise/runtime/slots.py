@@ -32,6 +32,8 @@ log = structlog.get_logger(__name__)
 
 _GRACE_S = 10.0
 _HELPER_GRACE_S = 5.0
+# Shorter than it takes to start executors that nobody waits for: a job gives up after some that could not join.
+_ORPHAN_GRACE_S = 3.0
 _LOGS_LIMIT_S = 5.0
 _DYING_POLL_S = 0.02
 _DYING_POLLS = 25
@@ -313,7 +315,7 @@ class SlotRunner:
                 return code, ""
             helper_code = next(wait.result() for wait in waits if wait.done())
             running.killed = helper_code < 0
-            await asyncio.wait([waits[-1]], timeout=_GRACE_S)
+            await asyncio.wait([waits[-1]], timeout=_ORPHAN_GRACE_S)
             if not waits[-1].done():
                 main.kill()
             code = await waits[-1]
