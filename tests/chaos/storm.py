@@ -50,12 +50,12 @@ class _Job:
 
 @dataclass
 class _Host:
-    """A place where a worker runs: its relay, its folder and its process."""
+    """A place where a worker runs: its relay and its process. ``down``: we have ended that ourselves."""
 
     name: str
     relay: Relay
     process: subprocess.Popen[bytes] | None = None
-    generation: int = 0
+    down: bool = False
 
 
 @dataclass
@@ -88,6 +88,8 @@ class Storm:
         self._say(f"seed {self.seed}, {self.seconds:g} s of faults, in {self.folder}")
         try:
             self._start_master()
+            # The master makes the token, without which no worker starts.
+            _wait_until((self.folder / "state" / "token").exists, 60)
             for number in range(_WORKERS):
                 host = _Host(f"host{number}", Relay(self._port))
                 self._hosts.append(host)
@@ -107,11 +109,21 @@ class Storm:
         strike_at = time.monotonic() + 12
         while (now := time.monotonic()) < until:
             self._run_due(now)
+            self._watch_workers()
             self._keep_jobs()
             if now >= strike_at:
                 self._strike()
                 strike_at = now + self._random.uniform(2, 9)
             time.sleep(0.2)
+
+    def _watch_workers(self) -> None:
+        """A worker that ends by itself is a fault of ours."""
+        for host in self._hosts:
+            if not host.down and host.process is not None and host.process.poll() is not None:
+                log = (self.folder / f"{host.name}.log").read_text(errors="replace").splitlines()
+                said = log[-1] if log else "nothing"
+                self.violations.append(f"{host.name} ended by itself with code {host.process.returncode}: {said}")
+                self._start_worker(host)
 
     def _calm(self) -> None:
         """Faults are over: what was stopped goes on, what is missing comes back, and every job must end."""
@@ -192,8 +204,8 @@ class Storm:
                 if found != job.rounds * _ROUND_TOTAL:
                     self.violations.append(f"{job.name} finished with {found}, not {job.rounds * _ROUND_TOTAL}")
             elif job.state == "FAILED":
-                if not job.reason:
-                    self.violations.append(f"{job.name} failed without a reason")
+                # What is done to it here is nothing that the cluster's restart strategy does not cover.
+                self.violations.append(f"{job.name} failed: {job.reason or 'without a reason'}")
             elif job.state == "CANCELED":
                 if not job.cancelled:
                     self.violations.append(f"{job.name} was cancelled by nobody")
@@ -235,6 +247,7 @@ class Storm:
             return
         wait_s = self._random.choice((0.0, 2.0, 8.0, 30.0))
         self._count("kill -9 worker", f"{host.name}, back after {wait_s:g} s")
+        host.down = True
         host.process.kill()
         host.process.wait()
         self._after(wait_s, lambda: self._start_worker(host))
@@ -245,6 +258,7 @@ class Storm:
             return
         process = host.process
         self._count("SIGTERM worker", host.name)
+        host.down = True
         process.send_signal(signal.SIGTERM)
 
         def again() -> None:
@@ -304,6 +318,7 @@ class Storm:
     def _start_worker(self, host: _Host) -> None:
         if _lives(host.process):
             return
+        host.down = False
         host.process = self._start(
             host.name,
             *("worker", "--master", f"http://127.0.0.1:{host.relay.port}"),
@@ -372,6 +387,12 @@ class Storm:
             print(f"VIOLATION: {violation}")
         print("all as promised" if not self.violations else f"{len(self.violations)} violation(s)")
         return 1 if self.violations else 0
+
+
+def _wait_until(condition: Callable[[], bool], limit_s: float) -> None:
+    deadline = time.monotonic() + limit_s
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.05)
 
 
 def _free_port() -> int:

@@ -113,6 +113,19 @@ def test_kill_9_of_the_drivers_worker_the_job_starts_again_and_ends_well(sandbox
         assert started.said(RIGHT)
 
 
+@pytest.mark.parametrize("part", ["PythonGatewayServer", "runner.py"])
+def test_kill_9_of_the_driver_the_job_starts_again_in_the_same_slot_and_ends_well(sandbox: Sandbox, part: str) -> None:
+    with running(sandbox, *slow()) as started:
+        started.until("joined", 3)
+        started.until("started")
+        for process in sandbox.processes(part):
+            if not any(word.endswith("keeper.py") for word in process.cmdline()):
+                process.kill()
+        started.until("job is restarting")
+        assert started.end() == 0, "".join(started.err)
+        assert started.said(RIGHT)
+
+
 @pytest.mark.parametrize("moment", ["starting worker", "job is deploying", "joined", "started"])
 def test_ctrl_c_takes_everything_down_in_order(sandbox: Sandbox, moment: str) -> None:
     with running(sandbox, *slow(seconds=60)) as started:

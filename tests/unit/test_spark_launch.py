@@ -103,7 +103,7 @@ def test_the_drivers_jvm() -> None:
     env = command.env
     assert (env["SLOTWISE_BRIDGE_PORT"], env["SLOTWISE_BRIDGE_TOKEN"]) == ("7077", TOKEN)
     assert (env["SLOTWISE_JOB_ID"], env["SLOTWISE_ATTEMPT"]) == ("job-1", "3")
-    assert env["_PYSPARK_DRIVER_CONN_INFO_PATH"] == "/slots/a 1/gateway"
+    assert env["_PYSPARK_DRIVER_CONN_INFO_PATH"] == "/slots/a 1/gateway-3"
     assert env["SPARK_HOME"] == "/site/pyspark"
     assert env["PATH"] == "/bin"
 

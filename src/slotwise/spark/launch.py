@@ -29,8 +29,6 @@ GATEWAY_CLASS = "org.apache.spark.api.python.PythonGatewayServer"
 EXECUTOR_CLASS = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 RUNNER = Path(__file__).resolve().with_name("runner.py")
 PIPELINE_PROGRAM = RUNNER.with_name("pipeline_program.py")
-CONNECTION_FILE = "gateway"
-"""The file in the driver's slot directory that the JVM writes when a program can attach to it."""
 
 _SMALLEST_SERIAL_HEAP_BYTES = 512 * MIB
 """Below, the serial collector's survivor space pushes what Spark sees as heap under its floor of 450 MiB."""
@@ -130,7 +128,7 @@ def driver_jvm_command(process: DriverProcess, slot: SlotContext) -> Command:
         SLOTWISE_BRIDGE_TOKEN=slot.bridge_token,
         SLOTWISE_JOB_ID=slot.job_id,
         SLOTWISE_ATTEMPT=str(process.attempt),
-        _PYSPARK_DRIVER_CONN_INFO_PATH=str(connection_file(slot)),
+        _PYSPARK_DRIVER_CONN_INFO_PATH=str(connection_file(process, slot)),
     )
     _with_address(env, slot.host)
     _with_library_path(env, _paths(conf.get("spark.driver.extraLibraryPath")))
@@ -157,7 +155,7 @@ def driver_program_command(process: DriverProcess, slot: SlotContext, *, jvm_pid
     env.setdefault("PYTHONUNBUFFERED", "1")
     env.update(
         SPARK_HOME=str(slot.spark_home),
-        _PYSPARK_DRIVER_CONN_INFO_PATH=str(connection_file(slot)),
+        _PYSPARK_DRIVER_CONN_INFO_PATH=str(connection_file(process, slot)),
         SLOTWISE_PY_FILES=json.dumps(spec.py_files),
         SLOTWISE_PY_DIR=str(slot.directory / "py-files"),
     )
@@ -220,9 +218,11 @@ def executor_command(process: ExecutorProcess, slot: SlotContext) -> Command:
 # ---- what they share ----
 
 
-def connection_file(slot: SlotContext) -> Path:
-    """Where the driver's JVM writes its port and secret for the Python program."""
-    return slot.directory / CONNECTION_FILE
+def connection_file(process: DriverProcess, slot: SlotContext) -> Path:
+    """Where the driver's JVM writes its port and secret, once the Python program can attach to it. Each attempt in the
+    same slot has a file of its own: no program may attach to the JVM of an earlier one.
+    """
+    return slot.directory / f"gateway-{process.attempt}"
 
 
 def executor_host(host: str, executor_id: str) -> str:
