@@ -20,7 +20,13 @@ from slotwise.model.pipeline import (
 from tests.integration.spark_worker import Driver, Worker
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flights_pipeline"
-CONF = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2", "spark.task.maxFailures": "1"}
+CONF = {
+    "spark.ui.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.task.maxFailures": "1",
+    # Spark itself would try a failed flow again, after longer and longer waits.
+    "spark.sql.pipelines.maxFlowRetryAttempts": "0",
+}
 SMALL = executor_size({"spark.executor.memory": "512m"})
 
 FLIGHTS = [

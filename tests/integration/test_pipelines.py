@@ -68,30 +68,44 @@ def attempts(err: list[str], dataset: str) -> int:
     return sum(f"{DB}{dataset} runs with" in line for line in err)
 
 
-def test_the_example_has_the_rows_of_sparks_own_command_and_runs_again_with_what_is_new(sandbox: Sandbox) -> None:
+def test_the_example_has_the_rows_of_sparks_own_command_and_runs_again_with_what_is_new(cluster: Cluster) -> None:
+    sandbox = cluster.sandbox
     folder = sandbox.directory
     spec = flights_project(folder / "flights")
-    done = sandbox.run("run", *TWO_WORKERS, *conf(folder), str(spec.parent))
+    done = sandbox.run("submit", "--wait", *conf(folder), str(spec.parent))
     assert done.returncode == 0, done.stderr
-    ours = {
-        name: table_rows(folder / "warehouse" / name)
-        for name in ("flights", "airports", "carriers", "delays_by_airport")
-    }
+    ours = {path.name: table_rows(path) for path in (folder / "warehouse").iterdir()}
     assert ours["carriers"] == CARRIERS
     assert ours["delays_by_airport"] == DELAYS
-    assert ours == theirs(folder, spec)
+    assert ours == theirs(folder)
+    assert_graph_is_shown(cluster)
     # Another job on the same tables, though Spark's catalog has forgotten them.
     add_flights(spec.parent, "second", [("DL", "EWR", 1.0)])
-    again = sandbox.run(
-        "run", *TWO_WORKERS, *conf(folder), "--refresh", "flights", "--full-refresh", "carriers", str(spec)
-    )
+    selection = ("--refresh", "flights", "--full-refresh", "carriers")
+    again = sandbox.run("run", *TWO_WORKERS, *conf(folder), *selection, str(spec))
     assert again.returncode == 0, again.stderr
     assert table_rows(folder / "warehouse" / "carriers") == {*CARRIERS, ("DL", 1, 1.0)}
     assert table_rows(folder / "warehouse" / "delays_by_airport") == DELAYS
     assert attempts(again.stderr.splitlines(), "delays_by_airport") == 0
 
 
-def theirs(folder: Path, spec: Path) -> dict[str, set[tuple[Any, ...]]]:
+def assert_graph_is_shown(cluster: Cluster) -> None:
+    """Also after the job's end."""
+    (job,) = (job["jid"] for job in cluster.json("jobs"))
+    vertices = cluster.json("job", job)["vertices"]
+    assert {vertex["status"] for vertex in vertices} == {"FINISHED"}
+    assert all(vertex["duration"] > 0 for vertex in vertices)
+    assert f"departed → {DB}carriers" in cluster.sandbox.run("job", job).stdout
+    token = (cluster.sandbox.directory / "state" / "token").read_text().strip()
+    with Client(cluster.sandbox.env["SLOTWISE_MASTER"], token) as client:
+        plan = client.call("GET", f"/v1/jobs/{job}/plan")["plan"]
+    inputs = {node["id"]: {one["id"] for one in node["inputs"]} for node in plan["nodes"]}
+    assert inputs[f"{DB}carriers"] == {f"{DB}flights"}
+    assert inputs[f"{DB}delays_by_airport"] == {f"{DB}flights", f"{DB}airports"}
+    assert plan["jid"] == job
+
+
+def theirs(folder: Path) -> dict[str, set[tuple[Any, ...]]]:
     """The tables that spark-pipelines makes of the project, without the sizes, which it refuses."""
     other = flights_project(folder / "theirs")
     for path in [other, *other.parent.rglob("*.py"), *other.parent.rglob("*.sql")]:
@@ -192,7 +206,7 @@ def test_a_region_that_fits_no_worker_fails_the_job_with_its_reason_after_the_ot
     assert done.returncode == 1, done.stderr
     assert table_rows(folder / "warehouse" / "after_good") == {(10,)}
     lines = done.stderr.splitlines()
-    assert any(f"{DB}huge failed" in line and "900" in line for line in lines), done.stderr
+    assert any(f"{DB}huge failed" in line and "larger than any worker" in line for line in lines), done.stderr
     assert any(f"{DB}after_huge canceled" in line for line in lines)
     assert f"{DB}huge: " in lines[-2]
 
@@ -221,26 +235,3 @@ def test_a_dry_run_checks_the_whole_graph_and_stores_nothing(sandbox: Sandbox) -
     done = sandbox.run("run", "--dry-run", *TWO_WORKERS, *conf(folder), str(bad.parent))
     assert done.returncode == 1
     assert "TABLE_OR_VIEW_NOT_FOUND" in done.stderr
-
-
-def test_the_plan_is_shown_while_the_job_runs_and_after_its_end(cluster: Cluster) -> None:
-    sandbox = cluster.sandbox
-    folder = sandbox.directory
-    cluster.start_worker("--cpus", "4", "--memory", "4g")
-    spec = flights_project(folder / "flights")
-    done = sandbox.run("submit", "--wait", *conf(folder), str(spec.parent))
-    assert done.returncode == 0, done.stderr
-    (job,) = (job["jid"] for job in cluster.json("jobs"))
-    vertices = cluster.json("job", job)["vertices"]
-    assert {vertex["status"] for vertex in vertices} == {"FINISHED"}
-    assert all(vertex["duration"] > 0 for vertex in vertices)
-    assert "departed → spark_catalog.default.carriers" in sandbox.run("job", job).stdout
-    token = (folder / "state" / "token").read_text().strip()
-    with Client(sandbox.env["SLOTWISE_MASTER"], token) as client:
-        plan = client.call("GET", f"/v1/jobs/{job}/plan")["plan"]
-    inputs = {
-        node["id"].removeprefix(DB): [one["id"].removeprefix(DB) for one in node["inputs"]] for node in plan["nodes"]
-    }
-    assert inputs["carriers"] == ["flights"]
-    assert set(inputs["delays_by_airport"]) == {"flights", "airports"}
-    assert plan["jid"] == job

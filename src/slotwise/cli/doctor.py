@@ -38,7 +38,7 @@ class Finding:
 @click.command()
 @json_option
 def doctor(as_json: bool) -> int:
-    """Check this machine: Java, Python, Spark, bridge, JVM cache, memory, disk, ports. Exit code 1 when something is
+    """Check this machine: Java, Python, Spark, pipelines, bridge, JVM cache, memory, disk, ports. Exit code 1 when something is
     missing.
     """
     findings = [check() for check in CHECKS]
@@ -80,6 +80,25 @@ def _spark() -> Finding:
     except SlotwiseError as error:
         return Finding("Spark", "problem", str(error), "pip install 'pyspark>=4.0'")
     return Finding("Spark", "ok", f"pyspark {spark.version} at {spark.path}")
+
+
+def _pipelines() -> Finding:
+    from importlib.util import find_spec
+
+    # What Spark Connect and pyspark's pipelines need beside pyspark itself.
+    modules = ("pyspark.pipelines", "grpc", "grpc_status", "google.rpc", "zstandard", "pandas", "pyarrow", "yaml")
+    missing = [name for name in modules if not _can_find(find_spec, name)]
+    if missing:
+        found = f"programs work, pipeline projects do not: there is no {', '.join(missing)}"
+        return Finding("Pipelines", "warning", found, "pip install 'slotwise[pipelines]'")
+    return Finding("Pipelines", "ok", "Spark Declarative Pipelines can run")
+
+
+def _can_find(find_spec: Callable[[str], object], name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ImportError:
+        return False
 
 
 def _bridge() -> Finding:
@@ -201,6 +220,7 @@ CHECKS: tuple[Callable[[], Finding], ...] = (
     _python,
     _java,
     _spark,
+    _pipelines,
     _bridge,
     _jvm_cache,
     _memory,
