@@ -131,6 +131,38 @@ def test_a_07_the_next_regions_take_over_slots_and_executors_that_fit() -> None:
     assert len(world.named("acquired")) == 3
 
 
+LIGHT_HEAVY_LIGHT: dict[str, tuple[str, ...]] = {"a": (), "b": ("a",), "c": ("b",)}
+
+
+def test_executors_of_a_size_that_comes_again_are_kept_while_nothing_is_lacking() -> None:
+    path, _ = project(LIGHT_HEAVY_LIGHT, {"a": SMALL, "b": BIG, "c": SMALL})
+    world = world_of()
+    job = submit(world, path)
+    assert until_over(world, job) is JobState.FINISHED
+    assert len(started(world)) == 4
+
+
+def test_executors_of_a_size_that_comes_again_are_not_kept_for_longer_than_idle_slots() -> None:
+    path, _ = project(LIGHT_HEAVY_LIGHT, {"a": SMALL, "b": BIG, "c": SMALL}, region_s=60.0)
+    world = world_of(idle_slot_timeout_s=20.0)
+    job = submit(world, path)
+    world.run_until(lambda: moves(world, "RUNNING") == ["a", "b"])
+    world.run(10)
+    assert SMALL_PROFILE in world.jm(job).pool.held()
+    world.run(20)
+    assert SMALL_PROFILE not in world.jm(job).pool.held()
+    assert until_over(world, job) is JobState.FINISHED
+    assert len(started(world)) == 6
+
+
+def test_executors_of_a_size_that_comes_again_make_room_for_what_is_lacking() -> None:
+    path, _ = project(LIGHT_HEAVY_LIGHT, {"a": SMALL, "b": BIG, "c": SMALL})
+    # The driver, and two small executors or one big one.
+    world = world_of(ResourceProfile(3000, 7 * GIB))
+    job = submit(world, path)
+    assert until_over(world, job, 100) is JobState.FINISHED
+
+
 def test_independent_regions_run_side_by_side_when_the_slots_allow_it() -> None:
     path, _ = project({"a": (), "b": ()}, {"a": SMALL, "b": BIG})
     world = world_of()

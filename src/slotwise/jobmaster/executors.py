@@ -27,7 +27,8 @@ from slotwise.protocol.effects import Event
 class Executor:
     """An executor that was started and is not known to be gone. ``stopping``: it was asked to end. ``process`` is None
     for one that an earlier leader of the job had started. ``leave_by``: it was asked to move its blocks elsewhere and
-    to end by then (monotonic seconds). ``region``: the one of a pipeline that it works for.
+    to end by then (monotonic seconds). ``region``: the one of a pipeline that it works for, or has worked for;
+    ``loose_since``: since when that does not run any more.
     """
 
     executor_id: str
@@ -40,6 +41,7 @@ class Executor:
     stopping: bool = False
     leave_by: float | None = None
     region: str = ""
+    loose_since: float | None = None
 
 
 class Executors:
@@ -221,6 +223,7 @@ class Executors:
     def assign(self, executor: Executor, region: str) -> None:
         """From now on it works for another region of the pipeline."""
         executor.region = region
+        executor.loose_since = None
         self._version += 1
 
     def instruct(self, instructions: PipelineDirectives) -> None:

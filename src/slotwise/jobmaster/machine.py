@@ -182,6 +182,7 @@ class JobMaster:
                 self.end(JobResult(JobState.FAILED, reason=reason), now, effects)
             case NotEnoughResources(_, missing):
                 self._on_shortage(missing, now, effects)
+                self.advance(now, effects)
             case WorkerLost(worker, allocations, reason, dead):
                 self._lose_slots(worker, allocations, reason, now, effects, dead=dead)
                 unseen = self.driver.unseen

@@ -300,6 +300,13 @@ class Pipeline:
         """The regions that could run if they had enough."""
         return self._in(RegionState.SCHEDULED) if self._may_start else []
 
+    def later(self, most: int | None) -> dict[RegionSize, int]:
+        """The executors, by size, that one of the regions which cannot run yet would use."""
+        found: dict[RegionSize, int] = {}
+        for run in self._in(RegionState.CREATED):
+            found[run.size] = max(found.get(run.size, 0), self.wanted(run, most))
+        return found
+
     def _in(self, state: RegionState) -> list[Run]:
         return [run for run in self.runs.values() if run.state is state]
 

@@ -14,7 +14,7 @@ from slotwise.model.regions import RegionSize
 from slotwise.model.requirements import Counts
 from slotwise.model.resources import ResourceProfile
 from slotwise.protocol.effects import Effects
-from slotwise.protocol.messages import Shortage
+from slotwise.protocol.messages import Shortage, ShortageReason
 
 if TYPE_CHECKING:
     from slotwise.jobmaster.machine import JobMaster
@@ -241,11 +241,16 @@ class PipelineWork:
         job.require(counts, now, effects)
 
     def _end_surplus(self, now: float, effects: Effects) -> None:
-        """End executors that no region needs, but keep those that one may soon start with."""
+        """End executors that no region needs, but keep those that one may soon start with; and for a while those of a
+        size that comes again, if the job does not lack anything that could take their place.
+        """
         job = self._job
+        most = job.rescaling.most
         keep: dict[RegionSize, int] = {}
         for run in self.pipeline.waiting():
-            keep[run.size] = keep.get(run.size, 0) + self.pipeline.wanted(run, job.rescaling.most)
+            keep[run.size] = keep.get(run.size, 0) + self.pipeline.wanted(run, most)
+        lacking = any(shortage.reason is not ShortageReason.WORKERS_COMING for shortage in job.shortages)
+        later = {} if lacking else self.pipeline.later(most)
         shares = {total.region: total.count for total in job.executors.plan or ()}
         for executor in self._staying():
             size = self._size(executor)
@@ -255,8 +260,17 @@ class PipelineWork:
                 job.deployments.decommission(executor, now, effects)
             elif keep.get(size, 0) > 0:
                 keep[size] -= 1
+            elif later.get(size, 0) > 0 and self._may_wait(executor, now):
+                later[size] -= 1
             else:
                 job.deployments.stop(executor, effects)
         again_at = job.deployments.stop_given_back(now, effects)
         if again_at is not None:
             job.timers.set_earlier("decommission", again_at)
+
+    def _may_wait(self, executor: Executor, now: float) -> bool:
+        if executor.loose_since is None:
+            executor.loose_since = now
+        until = executor.loose_since + self._job.config.idle_slot_timeout_s
+        self._job.timers.set_earlier("advance", until)
+        return now < until
