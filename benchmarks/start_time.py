@@ -102,13 +102,15 @@ def first_task(argv: list[str], env: dict[str, str]) -> float:
 
 
 @contextlib.contextmanager
-def slotwise_cluster(directory: Path, env: dict[str, str]) -> Iterator[list[psutil.Process]]:
+def slotwise_cluster(
+    directory: Path, env: dict[str, str], cores: int = 2, memory: str = "4g"
+) -> Iterator[list[psutil.Process]]:
     """A master and two workers by hand; yields their processes, the master first."""
     address = directory / "address.json"
     with background(slotwise_argv("master", "--port", "0", "--address-file", str(address)), env) as master:
         until(address.exists)
         env["SLOTWISE_MASTER"] = json.loads(address.read_text())["url"]
-        worker = slotwise_argv("worker", "--cpus", "2", "--memory", "4g")
+        worker = slotwise_argv("worker", "--cpus", str(cores), "--memory", memory)
         with background(worker, env) as one, background(worker, env) as two:
             until(lambda: len(json.loads(slotwise(env, "workers", "--json"))["taskmanagers"]) == 2)
             yield [psutil.Process(process.pid) for process in (master, one, two)]
@@ -116,7 +118,9 @@ def slotwise_cluster(directory: Path, env: dict[str, str]) -> Iterator[list[psut
 
 
 @contextlib.contextmanager
-def spark_cluster(directory: Path) -> Iterator[tuple[str, dict[str, str], list[psutil.Process]]]:
+def spark_cluster(
+    directory: Path, cores: int = 2, memory: str = "4g"
+) -> Iterator[tuple[str, dict[str, str], list[psutil.Process]]]:
     """Spark standalone: a master and two workers of the same sizes; yields its URL, the environment, the processes."""
     home = find_spark().path
     env = {
@@ -131,7 +135,8 @@ def spark_cluster(directory: Path) -> Iterator[tuple[str, dict[str, str], list[p
     url = f"spark://127.0.0.1:{port}"
     spark_class = str(home / "bin" / "spark-class")
     master = [spark_class, "org.apache.spark.deploy.master.Master", "-h", "127.0.0.1", "-p", str(port)]
-    worker = [spark_class, "org.apache.spark.deploy.worker.Worker", "-c", "2", "-m", "4g", "--webui-port", "0"]
+    worker = [spark_class, "org.apache.spark.deploy.worker.Worker", "-c", str(cores), "-m", memory]
+    worker += ["--webui-port", "0"]
     with background([*master, "--webui-port", "0"], env) as first:
         until(lambda: listens(port))
         workers = [[*worker, "-d", str(directory / f"work-{i}"), url] for i in range(2)]

@@ -1,0 +1,124 @@
+"""How soon a running job uses more executors, and what it costs to take them away: from 1 to 4 and back.
+
+A program sums a shuffled set of numbers again and again; its tasks note when and in which slot they ran. Measured:
+from the slot's being there to the first task in it, for each new executor (the slowest counts), with and without a JVM
+cache; and how many tasks of the shuffle's first half had to be computed again after the shrink."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from _harness import arguments, case, median, show
+from slotwise.client import Client, read_token
+from slotwise.model.job import DriverSize, ExecutorSize, JobSpec
+from start_time import slotwise, slotwise_argv, slotwise_cluster, until
+
+PROGRAM = """\
+import os, sys, time
+from pyspark.sql import SparkSession
+
+folder = sys.argv[1]
+spark = SparkSession.builder.getOrCreate()
+
+def note(name, text):
+    with open(os.path.join(folder, name), "a") as file:
+        file.write(text + "\\n")
+
+def mapped(number, rows):
+    note("map", str(number))
+    return [(row % 40, row) for row in rows]
+
+def reduced(rows):
+    # A task runs in its executor's slot directory.
+    note("reduce", f"{time.time():.3f} {os.path.basename(os.getcwd())}")
+    time.sleep(0.05)
+    return [sum(value for _, value in rows)]
+
+sums = spark.sparkContext.parallelize(range(80_000), MAPS).mapPartitionsWithIndex(mapped).partitionBy(MAPS)
+while not os.path.exists(os.path.join(folder, "stop")):
+    assert sum(sums.mapPartitions(reduced).collect()) == sum(range(80_000))
+spark.stop()
+"""
+SLOWEST = "slowest new executor, from its slot to its first task"
+AGAIN = "tasks computed again"
+MAPS = 12
+MIB = 1024 * 1024
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = arguments(__doc__ or "")
+    parser.add_argument("--rounds", type=int, default=3, help="measurements of each; the median is shown")
+    given = parser.parse_args()
+    cases = []
+    with tempfile.TemporaryDirectory(prefix="rescale-") as directory:
+        for cached in (False, True):
+            env = {**os.environ, "SLOTWISE_CONF_TASKMANAGER_JVM_CACHE_MODE": "off"}
+            if cached:
+                env = {**os.environ, "SLOTWISE_CONF_TASKMANAGER_JVM_CACHE_DIRECTORY": f"{directory}/caches"}
+                subprocess.run(slotwise_argv("cache", "build"), env=env, capture_output=True, check=True)
+            rounds = []
+            for number in range(given.rounds):
+                folder = Path(directory) / f"{cached}-{number}"
+                folder.mkdir()
+                rounds.append(_measure(folder, {**env, "SLOTWISE_STATE_DIR": str(folder / "state")}))
+            prefix = "JVM cache: " if cached else ""
+            for name, unit in (
+                ("slowest new executor, slot to first task", "s"),
+                ("map tasks computed again", "count"),
+            ):
+                cases.append(case(f"{prefix}{name}", unit, median([one[name] for one in rounds])))
+    show(cases, given.json)
+
+
+def _measure(folder: Path, env: dict[str, str]) -> dict[str, float]:
+    program = folder / "program.py"
+    program.write_text(PROGRAM.replace("MAPS", str(MAPS)))
+    with slotwise_cluster(folder, env, cores=3):
+        spec = JobSpec(
+            name="rescale",
+            program=str(program),
+            args=(str(folder),),
+            working_dir=str(folder),
+            driver=DriverSize(1, 512 * MIB, 256 * MIB),
+            executor=ExecutorSize(1, 512 * MIB, 256 * MIB),
+            initial_executors=1,
+        )
+        with Client(env["SLOTWISE_MASTER"], read_token(folder / "state" / "token")) as client:
+            job = client.submit(spec)
+            until(lambda: len(_runs(folder)) >= 3 * MAPS)
+            first = {slot for _, slot in _runs(folder)}
+            slotwise(env, "scale", job, "--max", "4")
+            until(lambda: len({slot for _, slot in _runs(folder)}) == 4)
+            time.sleep(3)
+            slotwise(env, "scale", job, "--max", "1")
+            until(lambda: len([one for one in client.job(job)["held"] if one["use"]]) == 2)
+            before = len(_runs(folder))
+            until(lambda: len(_runs(folder)) >= before + 3 * MAPS)
+            events = client.call("GET", f"/v1/jobs/{job}/events")["events"]
+            (folder / "stop").touch()
+            state = [details["state"] for details in client.wait(job)][-1]
+    assert state == "FINISHED", state
+    began = {slot: min(at for at, ran_in in _runs(folder) if ran_in == slot) for _, slot in _runs(folder)}
+    there = {event["allocation"]: event["unix_s"] for event in events if event["name"] == "acquired"}
+    waited = [at - there[slot] for slot, at in began.items() if slot not in first]
+    maps = (folder / "map").read_text().split()
+    return {SLOWEST: max(waited), AGAIN: len(maps) - MAPS}
+
+
+def _runs(folder: Path) -> list[tuple[float, str]]:
+    """When each task of the second half began, and in which slot."""
+    path = folder / "reduce"
+    lines = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+    return [(float(words[0]), words[1]) for words in lines if len(words) == 2]
+
+
+if __name__ == "__main__":
+    main()
