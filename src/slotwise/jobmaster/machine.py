@@ -242,6 +242,8 @@ class JobMaster:
                 self.work.take(status.driver, now, effects)
             if status.process is not None:
                 self._on_process(slot, status.process, now, effects)
+        for slot in self.pool.on_worker(message.worker):
+            self._leave(slot, message.draining, now, effects)
         released = tuple(allocation for allocation in lost if allocation in message.gone)
         self._lose_slots(message.worker, released, "the worker released it", now, effects, dead=True)
         self._lose_slots(message.worker, lost, "the worker is releasing it", now, effects)
@@ -255,6 +257,13 @@ class JobMaster:
                 self._ask = True
                 self.driver.rearm(now)
         self.advance(now, effects)
+
+    def _leave(self, slot: HeldSlot, draining: bool, now: float, effects: Effects) -> None:
+        """Its worker is about to go: the executor in it moves what it holds to others, and ends (B: F-05)."""
+        slot.leaving = draining
+        executor = self.executors.by_allocation(slot.allocation) if draining else None
+        if executor is not None and not executor.stopping:
+            self.deployments.decommission(executor, now, effects)
 
     def _may_adopt(self, allocation: AllocationId) -> bool:
         unseen = self.driver.unseen
@@ -364,6 +373,9 @@ class JobMaster:
         if self.state.is_final or self.state is JobState.CANCELLING:
             return
         timeout_s = self.work.idle_slot_timeout_s
+        for slot in list(self.pool.slots.values()):
+            if slot.leaving and not slot.busy:
+                self.workers.free(slot.allocation, slot.worker, "its worker leaves", effects)
         for slot in self.pool.surplus(now, timeout_s):
             self.workers.free(slot.allocation, slot.worker, "surplus", effects)
         due = self.pool.next_surplus(timeout_s)

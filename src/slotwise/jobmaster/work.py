@@ -202,7 +202,7 @@ class PipelineWork:
                 loose[size] = loose.get(size, 0) + 1
         slots: dict[ResourceProfile, int] = {}
         for slot in self._job.pool.slots.values():
-            if not slot.busy:
+            if not slot.busy and not slot.leaving:
                 slots[slot.profile] = slots.get(slot.profile, 0) + 1
         return Supply(at_work, loose, slots)
 
