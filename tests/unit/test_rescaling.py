@@ -295,6 +295,25 @@ def test_f_05_executors_of_a_worker_that_leaves_in_order_move_what_they_hold_fir
     assert world.rm.slots.ledger.in_order()[0].held == world.jm(job).pool.held()
 
 
+def test_f_05_those_that_take_the_place_are_there_before_the_others_leave() -> None:
+    world = World()
+    world.add_worker(ResourceProfile(1000, 2 * GIB))
+    job = world.submit(spec(program=LONG, initial_executors=2))
+    goes = world.add_worker(ResourceProfile(2000, 6 * GIB))
+    until_running(world, job, 2)
+    world.add_worker(ResourceProfile(2000, 6 * GIB))
+    world.stimulate(worker_address(goes), draining(goes))
+    world.run_until(lambda: bool(world.named("decommissioning")), 20)
+    registered = [event.fields["executor"] for event in world.named("executor-registered")]
+    assert len(registered) >= 3
+    world.run_until(lambda: goes not in world.workers(), 30)
+    until_running(world, job, 2)
+    world.run(60)
+    assert world.jm(job).pool.required == {DRIVER.profile: 1, EXECUTOR.profile: 2}
+    assert len(world.jm(job).pool.slots) == 3
+    assert world.jm(job).driver_starts == 1
+
+
 def test_f_05_a_worker_that_leaves_gets_nothing_new_and_what_it_had_is_made_elsewhere() -> None:
     world = World()
     goes = world.add_worker(ResourceProfile(3000, 9 * GIB))

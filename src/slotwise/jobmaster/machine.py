@@ -243,7 +243,7 @@ class JobMaster:
             if status.process is not None:
                 self._on_process(slot, status.process, now, effects)
         for slot in self.pool.on_worker(message.worker):
-            self._leave(slot, message.draining, now, effects)
+            self._leave(slot, message.draining)
         released = tuple(allocation for allocation in lost if allocation in message.gone)
         self._lose_slots(message.worker, released, "the worker released it", now, effects, dead=True)
         self._lose_slots(message.worker, lost, "the worker is releasing it", now, effects)
@@ -258,12 +258,12 @@ class JobMaster:
                 self.driver.rearm(now)
         self.advance(now, effects)
 
-    def _leave(self, slot: HeldSlot, draining: bool, now: float, effects: Effects) -> None:
-        """Its worker is about to go: the executor in it moves what it holds to others, and ends (B: F-05)."""
+    def _leave(self, slot: HeldSlot, draining: bool) -> None:
+        """Whether its worker is about to go: then the executor in it hands over what it holds, and ends (B: F-05)."""
         slot.leaving = draining
-        executor = self.executors.by_allocation(slot.allocation) if draining else None
-        if executor is not None and not executor.stopping:
-            self.deployments.decommission(executor, now, effects)
+        executor = self.executors.by_allocation(slot.allocation)
+        if executor is not None:
+            executor.moving = draining
 
     def _may_adopt(self, allocation: AllocationId) -> bool:
         unseen = self.driver.unseen
@@ -359,7 +359,14 @@ class JobMaster:
         self._return_surplus(now, effects)
 
     def require(self, counts: Counts, now: float, effects: Effects) -> None:
-        """Declare what the job requires from now on."""
+        """Declare what the job requires from now on; and what takes the place of executors whose worker is about to go,
+        while they are still there.
+        """
+        counts = dict(counts)
+        for executor in self.executors.live.values():
+            slot = self.pool.slots.get(executor.allocation)
+            if executor.moving and slot is not None and slot.profile in counts:
+                counts[slot.profile] += 1
         self._resources.require(counts, now, effects)
 
     def _on_settled(self, now: float, effects: Effects) -> None:

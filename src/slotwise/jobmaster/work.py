@@ -180,7 +180,7 @@ class PipelineWork:
     # ------------------------------------------------------------------------------------------- executors
 
     def _staying(self) -> list[Executor]:
-        return [executor for executor in self._job.executors.live.values() if not executor.stopping]
+        return [executor for executor in self._job.executors.live.values() if executor.stays]
 
     def _size(self, executor: Executor) -> RegionSize:
         process = executor.process
