@@ -151,6 +151,13 @@ _ALL = (
         "of a worker out of sight is not replaced before.",
     ),
     Option(
+        "taskmanager.drain-timeout",
+        "30 s",
+        _D,
+        "How long executors of a worker that gets SIGTERM may move their shuffle and cached blocks to others; 0: they "
+        "end at once, as with SIGINT. Workers that the cluster starts itself take 0.",
+    ),
+    Option(
         "jobmanager.adaptive-scheduler.resource-wait-timeout",
         "5 min",
         _D,

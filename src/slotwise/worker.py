@@ -37,7 +37,8 @@ class WorkerOptions:
     """How a worker is started. Its directory is made below ``base`` and removed at the end. Without a ``worker`` it
     takes over what another of this host has left there alive, if it can, or draws an id of its own.
 
-    ``orphan_timeout_s``: how long what runs in its slots outlives this process; 0: not at all. ``jvm_cache_root``:
+    ``orphan_timeout_s``: how long what runs in its slots outlives this process; 0: not at all. ``drain_timeout_s``: how
+    long its executors may move what they hold when it is told to go by SIGTERM. ``jvm_cache_root``:
     where caches of loaded classes are (None: neither used nor made); one is made when no process was started for
     ``jvm_cache_quiet_s`` seconds.
     """
@@ -54,6 +55,7 @@ class WorkerOptions:
     registration_timeout_s: float = 300.0
     slot_timeout_s: float = 10.0
     orphan_timeout_s: float = 15.0
+    drain_timeout_s: float = 30.0
     jvm_cache_root: Path | None = None
     jvm_cache_quiet_s: float = 15.0
 
@@ -89,6 +91,7 @@ class WorkerProcess:
             registration_timeout_s=options.registration_timeout_s,
             slot_timeout_s=options.slot_timeout_s,
             incarnation=home.record.incarnation,
+            drain_timeout_s=options.drain_timeout_s,
         )
         self._stream = MasterStream(
             options.master_url,
@@ -147,7 +150,9 @@ class WorkerProcess:
     def _on_signal(self, number: int) -> None:
         self._signals += 1
         if self._signals == 1:
-            self._actor.post(StopRequested(f"signal {signal.Signals(number).name}"))
+            # Ctrl-C is somebody who waits; SIGTERM comes from what runs machines.
+            name = signal.Signals(number).name
+            self._actor.post(StopRequested(f"signal {name}", drain=number == signal.SIGTERM))
         else:
             self._finish("a second signal")
 

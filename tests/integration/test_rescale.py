@@ -128,6 +128,24 @@ def test_a_02_f_05_a_job_uses_workers_that_join_and_goes_on_when_one_leaves(clus
     assert causes[-1] == "RECOVERABLE_FAILOVER"
 
 
+def test_f_05_a_worker_that_gets_sigterm_hands_its_shuffle_blocks_on(cluster: Cluster) -> None:
+    # The first has room for the driver alone, so that all executors are on the one that leaves.
+    cluster.start_worker("--cpus", "1", "--memory", "1g")
+    wait_for(lambda: len(cluster.json("workers")["taskmanagers"]) == 1, 30, "the first worker")
+    job = Job(cluster, "--num-executors", "2")
+    wait_for(lambda: cluster.json("job", job.id)["held"], 30, "the driver's slot")
+    second = cluster.start_worker("--cpus", "2", "--memory", "3g")
+    job.used(2)
+    cluster.start_worker("--cpus", "2", "--memory", "3g")
+    wait_for(lambda: len(cluster.json("workers")["taskmanagers"]) == 3, 30, "the third worker")
+    second.send_signal(signal.SIGTERM)
+    assert second.wait(60) == 0
+    job.used(2)
+    details = job.end()
+    assert (details["state"], drivers(details)) == ("FINISHED", ["driver-1"])
+    assert sorted(job.lines("map"), key=int) == [str(number) for number in range(12)]
+
+
 def test_bounds_that_cannot_be_are_refused_with_the_reason(cluster: Cluster) -> None:
     cluster.start_worker("--cpus", "3", "--memory", "4g")
     job = Job(cluster, "--num-executors", "1")

@@ -10,12 +10,14 @@ from slotwise.cli.single_job import reactive
 from slotwise.jobmaster.config import JobMasterConfig
 from slotwise.jobmaster.rescaling import RescaleCause, Rescaling
 from slotwise.model.errors import UsageError
-from slotwise.model.ids import JobId
+from slotwise.model.ids import JobId, WorkerId, worker_address
 from slotwise.model.job import ExecutorBounds, JobState
 from slotwise.model.process import ExecutorTotal
 from slotwise.model.resources import GIB, ResourceProfile
 from slotwise.model.timers import Timers
+from slotwise.protocol.effects import StopRequested
 from slotwise.protocol.messages import JobRefused, ScaleAccepted
+from slotwise.simulation.spark_model import SparkModel
 from slotwise.simulation.world import World
 from tests.unit.test_job_master import driver_slot, executors, until_running
 from tests.unit.worlds import DRIVER, EXECUTOR, WORKER, spec
@@ -267,3 +269,85 @@ def test_a_03_stale_timers_of_the_cool_down_do_nothing() -> None:
     assert (rescaling.most, timers.next()) == (4, 31.0)
     rescaling.apply(31.0)
     assert (rescaling.most, timers.next()) == (1, None)
+
+
+def draining(worker: WorkerId) -> StopRequested:
+    return StopRequested(f"signal SIGTERM of {worker}", drain=True)
+
+
+def test_f_05_executors_of_a_worker_that_leaves_in_order_move_what_they_hold_first() -> None:
+    world = World(jm_config=JobMasterConfig(stabilisation_s=2.0))
+    stays = world.add_worker(ResourceProfile(3000, 7 * GIB))
+    job = world.submit(spec(program=LONG, initial_executors=4, min_executors=1))
+    until_running(world, job, 2)
+    goes = world.add_worker(ResourceProfile(2000, 6 * GIB))
+    until_running(world, job, 4)
+    world.stimulate(worker_address(goes), draining(goes))
+    world.run_until(lambda: world.workers() == [stays], 20)
+    world.run(1)
+    ended = world.named("executor-ended")
+    # By themselves, after they had moved their blocks: with code 0, and before the worker's time was up.
+    assert [(event.fields["exit_code"], event.fields["asked"]) for event in ended] == [(0, 1), (0, 1)]
+    assert len(world.named("decommissioning")) == 2
+    until_running(world, job, 2)
+    assert world.jm(job).driver_starts == 1
+    assert history(world, job)[-1] == ("RECOVERABLE_FAILOVER", 4, 2)
+    assert world.rm.slots.ledger.in_order()[0].held == world.jm(job).pool.held()
+
+
+def test_f_05_those_that_take_the_place_are_there_before_the_others_leave() -> None:
+    world = World()
+    world.add_worker(ResourceProfile(1000, 2 * GIB))
+    job = world.submit(spec(program=LONG, initial_executors=2))
+    goes = world.add_worker(ResourceProfile(2000, 6 * GIB))
+    until_running(world, job, 2)
+    world.add_worker(ResourceProfile(2000, 6 * GIB))
+    world.stimulate(worker_address(goes), draining(goes))
+    world.run_until(lambda: bool(world.named("decommissioning")), 20)
+    registered = [event.fields["executor"] for event in world.named("executor-registered")]
+    assert len(registered) >= 3
+    world.run_until(lambda: goes not in world.workers(), 30)
+    until_running(world, job, 2)
+    world.run(60)
+    assert world.jm(job).pool.required == {DRIVER.profile: 1, EXECUTOR.profile: 2}
+    assert len(world.jm(job).pool.slots) == 3
+    assert world.jm(job).driver_starts == 1
+
+
+def test_f_05_a_worker_that_leaves_gets_nothing_new_and_what_it_had_is_made_elsewhere() -> None:
+    world = World()
+    goes = world.add_worker(ResourceProfile(3000, 9 * GIB))
+    job = world.submit(spec(program=LONG, initial_executors=2))
+    until_running(world, job, 2)
+    other = world.submit(spec(program=LONG, initial_executors=1))
+    world.stimulate(worker_address(goes), draining(goes))
+    world.run(1)
+    assert world.state(other) is JobState.WAITING_FOR_RESOURCES
+    world.add_worker(LARGE)
+    until_running(world, job, 2)
+    until_running(world, other, 1)
+    world.run(60)
+    assert goes not in world.workers()
+
+
+def test_f_05_executors_that_do_not_leave_in_time_are_ended_with_their_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SparkModel, "_decommission", lambda *_: None)
+    world = World()
+    world.add_worker(ResourceProfile(3000, 7 * GIB))
+    job = world.submit(spec(program=LONG, initial_executors=4, min_executors=1))
+    until_running(world, job, 2)
+    goes = world.add_worker(ResourceProfile(2000, 6 * GIB))
+    until_running(world, job, 4)
+    at = world.now
+    world.stimulate(worker_address(goes), draining(goes))
+    world.run_until(lambda: goes not in world.workers(), 60)
+    assert 30 <= world.now - at < 35
+    until_running(world, job, 2)
+
+
+def test_a_worker_without_executors_leaves_at_once() -> None:
+    world = World()
+    goes = world.add_worker(WORKER)
+    world.run(1)
+    world.stimulate(worker_address(goes), draining(goes))
+    world.run_until(lambda: goes not in world.workers(), 2)

@@ -253,6 +253,12 @@ def _token(file: Path) -> str:
     "within that time takes them over. 0: not at all [default: taskmanager.orphan-timeout].",
 )
 @click.option(
+    "--drain-timeout",
+    metavar="TIME",
+    help="How long executors may move what they hold to other workers when this process gets SIGTERM; a second signal "
+    "ends it at once [default: taskmanager.drain-timeout].",
+)
+@click.option(
     "--jvm-cache",
     type=click.Choice(["auto", "off"]),
     help="Whether drivers and executors start from a cache of loaded classes, which is made in the background where "
@@ -262,6 +268,9 @@ def _token(file: Path) -> str:
 @_LOG_LEVEL
 def worker(**given: Any) -> int:
     """Run a worker: it registers at the master and makes slots of any size as jobs need them.
+
+    SIGTERM has it leave in order: it takes nothing new, its executors move their shuffle and cached blocks to others
+    (--drain-timeout), then it ends. Ctrl-C ends it at once. A driver on it begins anew elsewhere in both cases.
 
     \b
     Examples:
@@ -289,6 +298,11 @@ def worker(**given: Any) -> int:
     orphan_timeout_s = configuration.get("taskmanager.orphan-timeout")
     if given["orphan_timeout"] is not None:
         orphan_timeout_s = parse_duration(given["orphan_timeout"], "--orphan-timeout")
+    drain_timeout_s = configuration.get("taskmanager.drain-timeout")
+    if given["drain_timeout"] is not None:
+        drain_timeout_s = parse_duration(given["drain_timeout"], "--drain-timeout")
+    if drain_timeout_s < 0:
+        raise UsageError("the drain timeout cannot be without end: who asks a worker to go wants to see it gone")
     if orphan_timeout_s < 0:
         raise UsageError("the orphan timeout cannot be without end: nothing of a dead worker may live for ever")
     options = WorkerOptions(
@@ -305,6 +319,7 @@ def worker(**given: Any) -> int:
         registration_timeout_s=configuration.get("taskmanager.registration.timeout"),
         slot_timeout_s=configuration.get("taskmanager.slot.timeout"),
         orphan_timeout_s=orphan_timeout_s,
+        drain_timeout_s=drain_timeout_s,
         jvm_cache_root=configuration.jvm_cache_root(given["jvm_cache"]),
         jvm_cache_quiet_s=configuration.get("taskmanager.jvm-cache.quiet-time"),
     )

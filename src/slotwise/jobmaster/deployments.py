@@ -130,6 +130,8 @@ class Deployments:
         """
         for executor in self.executors.to_stop():
             self.stop(executor, effects)
+        for executor in self.executors.to_hand_over():
+            self.decommission(executor, now, effects)
         leaving = [executor for executor in self.executors.live.values() if executor.leave_by is not None]
         for executor in leaving:
             if executor.leave_by is not None and (executor.leave_by <= now or not self.executors.active):

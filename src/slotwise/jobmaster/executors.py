@@ -28,7 +28,8 @@ class Executor:
     """An executor that was started and is not known to be gone. ``stopping``: it was asked to end. ``process`` is None
     for one that an earlier leader of the job had started. ``leave_by``: it was asked to move its blocks elsewhere and
     to end by then (monotonic seconds). ``region``: the one of a pipeline that it works for, or has worked for;
-    ``loose_since``: since when that does not run any more.
+    ``loose_since``: since when that does not run any more. ``moving``: its worker is about to go, so another one is to
+    be started in its place, and to have what it holds.
     """
 
     executor_id: str
@@ -42,6 +43,12 @@ class Executor:
     leave_by: float | None = None
     region: str = ""
     loose_since: float | None = None
+    moving: bool = False
+
+    @property
+    def stays(self) -> bool:
+        """Whether it is meant to go on."""
+        return not (self.stopping or self.moving)
 
 
 class Executors:
@@ -126,7 +133,7 @@ class Executors:
             running = sum(
                 1
                 for executor in self.live.values()
-                if (executor.profile_id, executor.region) == (total.profile_id, total.region) and not executor.stopping
+                if (executor.profile_id, executor.region) == (total.profile_id, total.region) and executor.stays
             )
             if running < total.count:
                 more.append(msgspec.structs.replace(total, count=total.count - running))
@@ -139,7 +146,7 @@ class Executors:
         if max_executors is None or len(self.live) <= max_executors:
             return []
         gone = self.to_stop()
-        running = [executor for executor in self.live.values() if not executor.stopping and executor not in gone]
+        running = [executor for executor in self.live.values() if executor.stays and executor not in gone]
         running.sort(key=lambda executor: (not executor.registered, int(executor.executor_id)))
         if self._standing is None:
             return running[max_executors:]
@@ -149,8 +156,14 @@ class Executors:
 
     def staying(self) -> tuple[int, int]:
         """How many executors were started and not asked to end, and how many of them serve the driver."""
-        staying = [executor for executor in self.live.values() if not executor.stopping]
+        staying = [executor for executor in self.live.values() if executor.stays]
         return len(staying), sum(1 for executor in staying if executor.registered)
+
+    def to_hand_over(self) -> list[Executor]:
+        """Executors of workers that are about to go, once there is another that can have what they hold."""
+        peers = any(executor.registered and executor.stays for executor in self.live.values())
+        moving = [executor for executor in self.live.values() if executor.moving and not executor.stopping]
+        return [executor for executor in moving if peers or not executor.registered]
 
     def decommission(self, executor: Executor, leave_by: float) -> None:
         """Have the driver move the executor's blocks elsewhere and end it."""

@@ -242,6 +242,8 @@ class JobMaster:
                 self.work.take(status.driver, now, effects)
             if status.process is not None:
                 self._on_process(slot, status.process, now, effects)
+        for slot in self.pool.on_worker(message.worker):
+            self._leave(slot, message.draining)
         released = tuple(allocation for allocation in lost if allocation in message.gone)
         self._lose_slots(message.worker, released, "the worker released it", now, effects, dead=True)
         self._lose_slots(message.worker, lost, "the worker is releasing it", now, effects)
@@ -255,6 +257,13 @@ class JobMaster:
                 self._ask = True
                 self.driver.rearm(now)
         self.advance(now, effects)
+
+    def _leave(self, slot: HeldSlot, draining: bool) -> None:
+        """Whether its worker is about to go: then the executor in it hands over what it holds, and ends (B: F-05)."""
+        slot.leaving = draining
+        executor = self.executors.by_allocation(slot.allocation)
+        if executor is not None:
+            executor.moving = draining
 
     def _may_adopt(self, allocation: AllocationId) -> bool:
         unseen = self.driver.unseen
@@ -350,7 +359,14 @@ class JobMaster:
         self._return_surplus(now, effects)
 
     def require(self, counts: Counts, now: float, effects: Effects) -> None:
-        """Declare what the job requires from now on."""
+        """Declare what the job requires from now on; and what takes the place of executors whose worker is about to go,
+        while they are still there.
+        """
+        counts = dict(counts)
+        for executor in self.executors.live.values():
+            slot = self.pool.slots.get(executor.allocation)
+            if executor.moving and slot is not None and slot.profile in counts:
+                counts[slot.profile] += 1
         self._resources.require(counts, now, effects)
 
     def _on_settled(self, now: float, effects: Effects) -> None:
@@ -364,6 +380,9 @@ class JobMaster:
         if self.state.is_final or self.state is JobState.CANCELLING:
             return
         timeout_s = self.work.idle_slot_timeout_s
+        for slot in list(self.pool.slots.values()):
+            if slot.leaving and not slot.busy:
+                self.workers.free(slot.allocation, slot.worker, "its worker leaves", effects)
         for slot in self.pool.surplus(now, timeout_s):
             self.workers.free(slot.allocation, slot.worker, "surplus", effects)
         due = self.pool.next_surplus(timeout_s)

@@ -17,7 +17,7 @@ from slotwise.protocol.messages import ProcessPhase, ProcessStatus, SlotOffer
 class HeldSlot:
     """An accepted slot. ``use`` names the process that is meant to run in it; ``process`` is what its worker last
     said of it. ``confirmed``: a report of the worker has named the slot as the job's. ``idle_since``: when it became
-    unused. ``stop_sent`` names the process that its worker was asked to end.
+    unused. ``stop_sent`` names the process that its worker was asked to end. ``leaving``: its worker is about to go.
     """
 
     allocation: AllocationId
@@ -29,6 +29,7 @@ class HeldSlot:
     use: str | None = None
     process: ProcessStatus | None = None
     stop_sent: str | None = None
+    leaving: bool = False
 
     @property
     def busy(self) -> bool:
@@ -82,7 +83,7 @@ class SlotPool:
     def unused(self, profile: ResourceProfile) -> HeldSlot | None:
         """A confirmed or accepted slot of this size in which nothing runs, or None. The one held longest first."""
         for slot in self.slots.values():
-            if slot.profile == profile and not slot.busy:
+            if slot.profile == profile and not slot.busy and not slot.leaving:
                 return slot
         return None
 

@@ -180,7 +180,7 @@ class PipelineWork:
     # ------------------------------------------------------------------------------------------- executors
 
     def _staying(self) -> list[Executor]:
-        return [executor for executor in self._job.executors.live.values() if not executor.stopping]
+        return [executor for executor in self._job.executors.live.values() if executor.stays]
 
     def _size(self, executor: Executor) -> RegionSize:
         process = executor.process
@@ -202,7 +202,7 @@ class PipelineWork:
                 loose[size] = loose.get(size, 0) + 1
         slots: dict[ResourceProfile, int] = {}
         for slot in self._job.pool.slots.values():
-            if not slot.busy:
+            if not slot.busy and not slot.leaving:
                 slots[slot.profile] = slots.get(slot.profile, 0) + 1
         return Supply(at_work, loose, slots)
 

@@ -173,9 +173,10 @@ class DriverSaid(msgspec.Struct, frozen=True):
 
 
 class StopRequested(msgspec.Struct, frozen=True):
-    """To a TaskExecutor: its host wants it to end."""
+    """To a TaskExecutor: its host wants it to end; with ``drain`` executors may first move what they hold elsewhere."""
 
     reason: str
+    drain: bool = False
 
 
 class AdoptedSlot(msgspec.Struct, frozen=True):

@@ -148,10 +148,11 @@ class RegisterWorker(msgspec.Struct, frozen=True, tag=True):
 
 
 class WorkerReport(msgspec.Struct, frozen=True, tag=True):
-    """A worker's heartbeat; sent at once, too, when a slot was made or freed."""
+    """A worker's heartbeat; sent at once, too, when a slot was made or freed. ``draining``: it is about to go."""
 
     report: SlotReport
     rss_bytes: int = 0
+    draining: bool = False
 
 
 class AllocationsRefused(msgspec.Struct, frozen=True, tag=True):
@@ -286,6 +287,7 @@ class JobSlotsReport(msgspec.Struct, frozen=True, tag=True):
     """All accepted slots of the job on this worker; a heartbeat, and sent at once on every change.
 
     ``gone``: allocations that the JobMaster has just named and that are no longer here; ids never come back.
+    ``draining``: the worker is about to go, and executors had better leave it.
     """
 
     worker: WorkerId
@@ -293,6 +295,7 @@ class JobSlotsReport(msgspec.Struct, frozen=True, tag=True):
     seq: int
     slots: tuple[JobSlotStatus, ...]
     gone: tuple[AllocationId, ...] = ()
+    draining: bool = False
 
 
 # ----------------------------------------------------------------------------------------------- JobMaster ->

@@ -92,7 +92,7 @@ class LocalProvisioner:
             *("--worker-id", worker, "--cpus", _cores(total.cpu_milli), "--memory", str(total.memory_bytes)),
             *("--default-slot", f"{_cores(default_profile.cpu_milli)}:{default_profile.memory_bytes}"),
             # What a worker of this machine leaves is ended by this process at once, so nothing waits for its return.
-            *("--directory", str(self._directory), "--orphan-timeout", "0"),
+            *("--directory", str(self._directory), "--orphan-timeout", "0", "--drain-timeout", "0"),
             *self._options,
         ]
         for name, amount in total.extended:

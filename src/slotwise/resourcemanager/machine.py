@@ -224,10 +224,13 @@ class ResourceManager:
             return
         self._timers.clear(("gone", worker))
         entry.rss_bytes = message.rss_bytes
+        if message.draining and not entry.leaving:
+            self.slots.fleet.mark(entry, leaving=True)
+            self._want_check(now)
         if self.slots.report(worker, message.report, now):
             self._want_check(now)
         self._out.send(effects, sender, ResourceManagerHeartbeat())
-        if entry.leaving:
+        if entry.leaving and not message.draining:
             self._out.send(effects, sender, ShutdownWorker("idle"))
         self._provisioning.arm_idle(now)
 

@@ -139,7 +139,8 @@ class Host:
     def terminate(self, reason: str) -> None:
         """SIGTERM to the worker process."""
         if self.actor is not None:
-            self._cluster.engine.post(self.actor, StopRequested(reason))
+            # Whoever starts workers ends those that it needs no more: they have nothing to move.
+            self._cluster.engine.post(self.actor, StopRequested(reason, drain=not self.provisioned))
 
     def ended(self, reason: str) -> None:
         """The TaskExecutor has ended its process by itself; nothing is left in its slots."""

@@ -226,8 +226,8 @@ _BUGS = (
     PlantedBug(
         "allocation-twice",
         _TE,
-        "if self.stopping is not None or wanted.allocation in self._freed:",
-        "if self.stopping is not None:",
+        "if going or wanted.allocation in self._freed:",
+        "if going:",
         "a doubled allocation makes a slot again that was released already",
     ),
     PlantedBug(

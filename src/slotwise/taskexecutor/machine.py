@@ -73,7 +73,8 @@ class TaskExecutorConfig(msgspec.Struct, frozen=True):
     """Times in seconds. ``slot_timeout_s``: how long an offer may stay unanswered (B: ST-04).
     ``job_master_timeout_s``: how long slots are kept for a silent job before they are offered anew, and again before
     they are released (B: ST-07). ``incarnation`` rises with each process of the same worker.
-    ``registration_timeout_s``: without any ResourceManager for so long the worker ends itself.
+    ``registration_timeout_s``: without any ResourceManager for so long the worker ends itself. ``drain_timeout_s``: how
+    long executors may take to leave when the worker is asked to go in order.
     """
 
     worker: WorkerId
@@ -92,6 +93,7 @@ class TaskExecutorConfig(msgspec.Struct, frozen=True):
     slot_timeout_s: float = 10.0
     job_master_timeout_s: float = 50.0
     job_takeover_s: float = 10.0
+    drain_timeout_s: float = 30.0
 
 
 class TaskExecutor:
@@ -103,6 +105,7 @@ class TaskExecutor:
         self.table = SlotTable(config.total)
         self.registered = False
         self.stopping: str | None = None
+        self.draining: str | None = None
         self.rss_bytes = 0
         self._out = Outbox(worker_address(config.worker))
         self._timers = Timers()
@@ -143,8 +146,11 @@ class TaskExecutor:
                 if slot is not None and slot.state is SlotState.ACTIVE:
                     slot.driver = stimulus.report
                     self._report_to_job(slot.job, effects)
-            case StopRequested():
-                self._stop(stimulus.reason, now, effects)
+            case StopRequested(reason, drain):
+                if drain:
+                    self._drain(reason, now, effects)
+                else:
+                    self._stop(reason, now, effects)
         return effects
 
     def _dispatch(self, envelope: Envelope, now: float, effects: Effects) -> None:
@@ -205,8 +211,9 @@ class TaskExecutor:
         made: set[JobId] = set()
         for wanted in message.slots:
             self._out.learn(wanted.job_master, wanted.job_master_token)
-            if self.stopping is not None or wanted.allocation in self._freed:
-                why = "the worker is stopping" if self.stopping is not None else "the slot was released already"
+            going = self.stopping is not None or self.draining is not None
+            if going or wanted.allocation in self._freed:
+                why = "the worker is stopping" if going else "the slot was released already"
                 refused.append(wanted.allocation)
                 continue
             try:
@@ -327,6 +334,7 @@ class TaskExecutor:
                 self._destroy(slot, now, effects)
                 return
         self._report_to_job(slot.job, effects)
+        self._maybe_shut_down(now, effects)
 
     def _end_process(self, slot: TableSlot, effects: Effects) -> None:
         assert slot.process is not None
@@ -380,12 +388,14 @@ class TaskExecutor:
 
     def _report(self, effects: Effects) -> None:
         if self.registered:
-            self._out.send(effects, RESOURCE_MANAGER, WorkerReport(self._slot_report(), self.rss_bytes))
+            draining = self.draining is not None
+            self._out.send(effects, RESOURCE_MANAGER, WorkerReport(self._slot_report(), self.rss_bytes, draining))
 
     def _report_to_job(self, job: JobId, effects: Effects, gone: tuple[AllocationId, ...] = ()) -> None:
         seq = self._job_seq.get(job, self._first_seq) + 1
         self._job_seq[job] = seq
-        report = JobSlotsReport(self.config.worker, self.config.host, seq, self.table.job_statuses(job), gone)
+        statuses, draining = self.table.job_statuses(job), self.draining is not None
+        report = JobSlotsReport(self.config.worker, self.config.host, seq, statuses, gone, draining)
         self._out.send(effects, job_master_address(job), report)
 
     # ------------------------------------------------------------------------------------------- time
@@ -407,6 +417,8 @@ class TaskExecutor:
                     self._watch_jobs(now, effects)
                 case ("offer", job):
                     self._offer(JobId(str(job)), now, effects)
+                case "drained":
+                    self._stop(f"{self.draining}; executors did not leave in time", now, effects)
                 case "leave":
                     self._out.send(effects, RESOURCE_MANAGER, WorkerLeaving(self.stopping or ""))
                     self._timers.set("leave", now + 2.0)
@@ -469,10 +481,31 @@ class TaskExecutor:
             self._report_to_job(job, effects)
         return effects
 
+    def _drain(self, reason: str, now: float, effects: Effects) -> None:
+        """Take nothing new, and give the executors time to move what they hold. A driver cannot move."""
+        if self.stopping is not None or self.draining is not None:
+            return
+        if self.config.drain_timeout_s <= 0 or not self._has_executors():
+            self._stop(reason, now, effects)
+            return
+        self.draining = reason
+        self._timers.set("drained", now + self.config.drain_timeout_s)
+        effects.events.append(Event("worker-draining", worker=self.config.worker, fields={"reason": reason}))
+        for slot in list(self.table.slots.values()):
+            if slot.state is SlotState.OFFERED:
+                self._release(slot, f"worker leaves: {reason}", now, effects)
+        self._report(effects)
+        for job in sorted({slot.job for slot in self.table.slots.values()}):
+            self._report_to_job(job, effects)
+
+    def _has_executors(self) -> bool:
+        return any(slot.executor is not None and slot.busy for slot in self.table.slots.values())
+
     def _stop(self, reason: str, now: float, effects: Effects) -> None:
         if self.stopping is not None:
             return
         self.stopping = reason
+        self._timers.clear("drained")
         self._timers.clear("register")
         self._timers.clear("give-up")
         effects.events.append(Event("worker-stopping", worker=self.config.worker, fields={"reason": reason}))
@@ -483,6 +516,9 @@ class TaskExecutor:
             self._timers.set("leave", now)
 
     def _maybe_shut_down(self, now: float, effects: Effects) -> None:
+        if self.draining is not None and self.stopping is None and not self._has_executors():
+            self._stop(self.draining, now, effects)
+            return
         if self.stopping is not None and not self.table.slots and effects.shutdown is None:
             self._out.send(effects, RESOURCE_MANAGER, WorkerLeaving(self.stopping))
             effects.shutdown = self.stopping

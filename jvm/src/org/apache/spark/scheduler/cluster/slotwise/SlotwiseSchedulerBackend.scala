@@ -49,7 +49,7 @@ private[slotwise] class SlotwiseSchedulerBackend(
   @volatile private var directivesSeen = 0L
   @volatile private var launched = Map.empty[String, String]
   private val handledLosses = mutable.HashSet.empty[String]
-  private val decommissioned = mutable.HashSet.empty[String]
+  private val decommissioned = ConcurrentHashMap.newKeySet[String]()
 
   private val link = new BridgeLink(address, appId, () => currentReport(), applyDirectives)
   private val progress = new ProgressListener(link, stageSubmitted)
@@ -181,10 +181,18 @@ private[slotwise] class SlotwiseSchedulerBackend(
 
   /** No more tasks for this executor; it moves its blocks to the others and ends by itself. */
   private def decommission(id: String): Unit =
-    if (decommissioned.add(id)) {
-      decommissionExecutor(
-        id, ExecutorDecommissionInfo("the job is scaled down"), adjustTargetNumExecutors = false)
+    if (decommissioned.add(id)) later(0) { handOver(id, System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(PeerTimeoutMs)) }
+
+  /** An executor that joins stores blocks a moment later; one that leaves before that finds nobody to give its own to. */
+  private def handOver(id: String, deadlineNs: Long): Unit = {
+    def others(ids: Iterable[String]) = ids.exists(other => !decommissioned.contains(other))
+    val stores = sc.env.blockManager.master.getMemoryStatus.keys.filterNot(_.isDriver).map(_.executorId)
+    if (others(activeExecutors) && !others(stores) && System.nanoTime() - deadlineNs < 0) {
+      later(PeerPollMs) { handOver(id, deadlineNs) }
+    } else {
+      decommissionExecutor(id, ExecutorDecommissionInfo("it is not needed, or its worker goes"), adjustTargetNumExecutors = false)
     }
+  }
 
   // ---- who may register, and what a broken connection means ----
 
@@ -272,6 +280,8 @@ private[slotwise] object SlotwiseSchedulerBackend {
 
   private val AdmissionTimeoutMs = 10000L
   private val VerdictTimeoutMs = 3000L
+  private val PeerTimeoutMs = 10000L
+  private val PeerPollMs = 200L
   private val LastReportTimeoutMs = 2000L
 
   private val Applications = new AtomicInteger
