@@ -151,6 +151,7 @@ def second(folder: Path) -> Iterator[Pipeline]:
     worker.close()
 
 
+@pytest.mark.long
 def test_a_region_that_fails_says_why_and_harms_no_other(second: Pipeline) -> None:
     second.graph()
     second.start(f"{DB}bad")
@@ -165,6 +166,7 @@ def test_a_region_that_fails_says_why_and_harms_no_other(second: Pipeline) -> No
     assert any("prints what it likes" in line for line in second.driver.output)
 
 
+@pytest.mark.long
 def test_a_sink_is_run_by_itself(second: Pipeline, folder: Path) -> None:
     second.give("2", f"{DB}arrivals")
     second.run(f"{DB}arrivals")
@@ -174,6 +176,7 @@ def test_a_sink_is_run_by_itself(second: Pipeline, folder: Path) -> None:
     assert sorted(json.loads(line)["id"] for line in lines) == [0, 1, 2, 8, 9]
 
 
+@pytest.mark.long
 def test_a_region_can_be_cancelled(second: Pipeline, folder: Path) -> None:
     second.give("1", f"{DB}waits")
     second.start(f"{DB}waits")
@@ -189,6 +192,7 @@ def test_a_region_can_be_cancelled(second: Pipeline, folder: Path) -> None:
     assert second.rows("waits") == {(0,), (1,), (2,)}
 
 
+@pytest.mark.long
 def test_sparks_own_refresh_of_a_materialized_view_is_not_atomic(second: Pipeline, folder: Path) -> None:
     # Fails when a version of Spark does better: then docs/decisions/0015-pipelines.md has to say so.
     (folder / "project" / "release").unlink()
@@ -202,6 +206,7 @@ def test_sparks_own_refresh_of_a_materialized_view_is_not_atomic(second: Pipelin
     second.worker.wait(lambda: list((folder / "warehouse" / "waits").glob("*.parquet")), "the new rows")
 
 
+@pytest.mark.long
 def test_it_stops_in_order(second: Pipeline) -> None:
     second.stop()
 

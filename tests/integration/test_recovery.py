@@ -177,6 +177,7 @@ def test_a_standby_that_is_told_to_end_ends(restartable: Restartable) -> None:
     assert standby.wait(10) == 0
 
 
+@pytest.mark.long
 def test_f_03_a_local_cluster_goes_on_after_its_master_was_killed_and_stop_leaves_nothing(tmp_path: Path) -> None:
     with sandbox_at(tmp_path) as sandbox:
         started = sandbox.run("cluster", "start", "--worker-memory", "3g")

@@ -11,7 +11,8 @@ import pytest
 from slotwise.model.executor_conf import executor_size
 from tests.integration.spark_worker import INTERPRETER, Driver, Worker
 
-pytestmark = pytest.mark.spark
+# The short form is test_pipeline_program.py, which runs regions side by side and moves executors between them.
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 SMALL = executor_size({"spark.executor.memory": "512m"})
 LARGE = executor_size({"spark.executor.memory": "700m", "spark.executor.cores": "2"})

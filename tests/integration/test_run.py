@@ -113,7 +113,7 @@ def test_kill_9_of_the_drivers_worker_the_job_starts_again_and_ends_well(sandbox
         assert started.said(RIGHT)
 
 
-@pytest.mark.parametrize("part", ["PythonGatewayServer", "runner.py"])
+@pytest.mark.parametrize("part", ["PythonGatewayServer", pytest.param("runner.py", marks=pytest.mark.long)])
 def test_kill_9_of_the_driver_the_job_starts_again_in_the_same_slot_and_ends_well(sandbox: Sandbox, part: str) -> None:
     with running(sandbox, *slow()) as started:
         started.until("joined", 3)
@@ -206,6 +206,7 @@ def test_a_process_that_a_program_detaches_ends_with_its_slot(sandbox: Sandbox) 
     assert sandbox.processes("sleep 600") == []
 
 
+@pytest.mark.long
 def test_two_embedded_clusters_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
     sandboxes = []
     for name in "ab":

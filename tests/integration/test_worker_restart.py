@@ -36,7 +36,10 @@ def run_slowly(cluster: Cluster, seconds: float) -> str:
     return job
 
 
-@pytest.mark.parametrize("named", [True, False], ids=["by its id", "by what it left"])
+@pytest.mark.parametrize(
+    "named",
+    [pytest.param(True, id="by its id", marks=pytest.mark.long), pytest.param(False, id="by what it left")],
+)
 def test_st_09_a_worker_that_is_killed_and_started_again_goes_on_with_the_job(tmp_path: Path, named: bool) -> None:
     with sandbox_at(tmp_path) as sandbox:
         cluster = Cluster(sandbox)
