@@ -19,7 +19,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from _harness import Case, arguments, case, median, show
+from _harness import Case, arguments, case, check, median, show
 from start_time import background, free_port, listens, slotwise_argv, spark_cluster, until
 
 DEFINITIONS = """\
@@ -78,7 +78,9 @@ def main() -> None:
         if given.prove:
             _prove(directory, env)
             return
-        show(_measure(directory, env, given.rounds), given.json)
+        cases = _measure(directory, env, given.rounds)
+    show(cases, given.json)
+    raise SystemExit(check("exact_slots", cases) if given.check else 0)
 
 
 def _measure(directory: Path, env: dict[str, str], rounds: int) -> list[Case]:

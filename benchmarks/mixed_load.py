@@ -18,7 +18,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from _harness import Case, arguments, case, median, show
+from _harness import Case, arguments, case, check, median, show
 from start_time import slotwise_argv, slotwise_cluster, spark_cluster
 
 PROGRAM = """\
@@ -50,7 +50,9 @@ def main() -> None:
         directory = Path(folder)
         program = directory / "program.py"
         program.write_text(PROGRAM)
-        show(_measure(directory, program, given.rounds), given.json)
+        cases = _measure(directory, program, given.rounds)
+    show(cases, given.json)
+    raise SystemExit(check("mixed_load", cases) if given.check else 0)
 
 
 def _measure(directory: Path, program: Path, rounds: int) -> list[Case]:

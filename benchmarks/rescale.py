@@ -15,7 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from _harness import arguments, case, median, show
+from _harness import arguments, case, check, median, show
 from slotwise.client import Client, read_token
 from slotwise.model.job import DriverSize, ExecutorSize, JobSpec
 from start_time import slotwise, slotwise_argv, slotwise_cluster, until
@@ -76,6 +76,7 @@ def main() -> None:
             ):
                 cases.append(case(f"{prefix}{name}", unit, median([one[name] for one in rounds])))
     show(cases, given.json)
+    raise SystemExit(check("rescale", cases) if given.check else 0)
 
 
 def _measure(folder: Path, env: dict[str, str]) -> dict[str, float]:

@@ -215,6 +215,7 @@ def test_it_stops_in_order(second: Pipeline) -> None:
     ("files", "reason"),
     [
         ({"a.py": "from pyspark import pipelines as dp\nnonsense"}, "definitions/a.py:2: NameError: name 'nonsense'"),
+        ({"a.py": "import sys\nsys.exit(0)"}, "definitions/a.py:2: SystemExit: 0"),
         ({"a.sql": "CREATE MATERIALIZED VIEW a AS SELEC 1"}, "PARSE_SYNTAX_ERROR"),
     ],
 )

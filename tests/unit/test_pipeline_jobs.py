@@ -350,6 +350,44 @@ def test_definitions_that_cannot_be_read_fail_the_job_with_sparks_reason_and_no_
     assert len(started(world, "driver")) == 1
 
 
+def test_how_the_driver_ends_after_the_last_region_does_not_matter() -> None:
+    path, behaviour = project({"a": ()}, {"a": SMALL})
+    world = world_of()
+    job = submit(world, path)
+    world.run_until(lambda: moves(world, "FINISHED") == ["a"])
+    world.run(0.01)
+    worker, slot = driver_slot(world)
+    world.spark[worker].end(slot, -9)
+    assert until_over(world, job) is JobState.FINISHED
+    assert len(behaviour.runs) == 1
+    assert len(started(world, "driver")) == 1
+
+
+def test_f_02_a_new_leader_that_finds_the_driver_ended_knows_whether_the_work_was_done() -> None:
+    path, _ = project({"a": ()}, {"a": SMALL})
+    world = world_of()
+    job = submit(world, path)
+    world.run_until(lambda: moves(world, "FINISHED") == ["a"])
+    world.run(0.01)
+    world.crash_job_master(job)
+    worker, slot = driver_slot(world)
+    world.spark[worker].end(slot, 0)
+    assert until_over(world, job) is JobState.FINISHED
+
+
+def test_a_driver_that_ends_well_too_early_has_not_done_its_work() -> None:
+    path, _ = project(DIAMOND, dict.fromkeys(DIAMOND, SMALL), region_s=100.0)
+    world = world_of()
+    job = submit(world, path)
+    world.run_until(lambda: moves(world, "RUNNING") == ["a"])
+    worker, slot = driver_slot(world)
+    world.spark[worker].end(slot, 0)
+    assert until_over(world, job) is JobState.FAILED
+    result = world.dispatcher.jobs[job].result
+    assert result is not None
+    assert result.reason == "the program ended before the pipeline was done"
+
+
 def test_a_dry_run_checks_and_runs_nothing() -> None:
     path, behaviour = project(DIAMOND, dict.fromkeys(DIAMOND, SMALL))
     world = world_of()

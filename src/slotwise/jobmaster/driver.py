@@ -92,6 +92,10 @@ class DriverLife:
         """These regions of the pipeline need not run again, whatever becomes of the driver."""
         self._record(effects, finished_regions=tuple(dict.fromkeys((*self.progress.finished_regions, *names))))
 
+    def pipeline_done(self, effects: Effects) -> None:
+        """Whatever becomes of the driver, the job has done its work."""
+        self._record(effects, pipeline_done=True)
+
     def record_again(self, effects: Effects) -> None:
         """Have the record written, in case that it could not be before."""
         effects.persist.append(PersistProgress(self._job, self.progress))

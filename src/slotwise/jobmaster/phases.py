@@ -45,14 +45,15 @@ class Phase:
     def driver_ended(self, status: ProcessStatus, now: float, effects: Effects) -> None:
         """The driver's process is over."""
         job = self._job
-        if status.exit_code == 0:
+        if job.work.done or (status.exit_code == 0 and not job.work.unfinished):
             job.end(JobResult(JobState.FINISHED, 0, status.reason, status.log_tail), now, effects)
             return
         if job.work.reason:
             # It was about to end for this very reason.
             job.end(JobResult(JobState.FAILED, status.exit_code, job.work.reason, status.log_tail), now, effects)
             return
-        reason = status.reason or f"the program ended with code {status.exit_code}"
+        early = job.work.unfinished if status.exit_code == 0 else ""
+        reason = status.reason or early or f"the program ended with code {status.exit_code}"
         result = JobResult(JobState.FAILED, status.exit_code, reason, status.log_tail)
         killed = status.killed or (status.exit_code is not None and status.exit_code < 0)
         # A program's own failure is its own: only a strategy of the job covers it.
@@ -65,6 +66,9 @@ class Phase:
     def driver_gone(self, reason: str, now: float, effects: Effects) -> None:
         """The driver has certainly ended, and nobody can say how."""
         job = self._job
+        if job.work.done:
+            job.end(JobResult(JobState.FINISHED, 0), now, effects)
+            return
         result = JobResult(JobState.FAILED, reason=f"the driver is gone: {reason}")
         job.restart_or_end(job.spec.restart or job.config.restart, result, now, effects)
 

@@ -28,6 +28,14 @@ class Work(Protocol):
         """Why the work has failed for good, whatever becomes of the driver; empty when it has not."""
 
     @property
+    def done(self) -> bool:
+        """Whether all is done, so that it does not matter any more how the driver ends."""
+
+    @property
+    def unfinished(self) -> str:
+        """Why a driver that ends well now has not done its work; empty when it has."""
+
+    @property
     def idle_slot_timeout_s(self) -> float:
         """How long a slot that is not required may stay with the job."""
 
@@ -48,6 +56,9 @@ class ApplicationWork:
     """A plain PySpark program: Spark says how many executors it wants, the job's bounds say how many it may have."""
 
     reason = ""
+    # That is the program's own business.
+    done = False
+    unfinished = ""
 
     def __init__(self, job: JobMaster) -> None:
         self._job = job
@@ -118,6 +129,16 @@ class PipelineWork:
         return self.pipeline.reason if self.pipeline.failure or self.pipeline.over else ""
 
     @property
+    def done(self) -> bool:
+        """It is on record before the program is told."""
+        return self._job.driver.progress.pipeline_done
+
+    @property
+    def unfinished(self) -> str:
+        """Only the program of a pipeline that is done has been told to end."""
+        return "" if self.done else "the program ended before the pipeline was done"
+
+    @property
     def idle_slot_timeout_s(self) -> float:
         """What no region needs is for others, be they regions of the same job."""
         return self._job.config.idle_slot_timeout_s if self.pipeline.graph is None else 0.0
@@ -159,6 +180,8 @@ class PipelineWork:
         self._require(most, now, effects)
         self._end_surplus(now, effects)
         job.deployments.start_executors(None, now, effects)
+        if self.pipeline.over and not self.done:
+            job.driver.pipeline_done(effects)
         executors.instruct(self.pipeline.directives())
         job.deployments.direct(effects)
         effects.events += self.pipeline.events()

@@ -25,7 +25,8 @@ class JobProgress(msgspec.Struct, frozen=True):
     deployed so far. ``driver_worker`` and ``driver_allocation``: where the last one was sent, None once it is known to
     be gone. ``secret``: its spark.authenticate secret. ``executor_ids_below``: executor ids under this may have been
     used. ``restarts``: the latest ones; ``restart_count``: how many in all; ``failures``: those that the strategy
-    still counts. ``finished_regions``: those of a pipeline that need not run again."""
+    still counts. ``finished_regions``: those of a pipeline that need not run again; ``pipeline_done``: it has done all
+    that it was to do."""
 
     token: LeaderToken
     attempt: int = 0
@@ -37,6 +38,7 @@ class JobProgress(msgspec.Struct, frozen=True):
     failures: int = 0
     restarts: tuple[Restart, ...] = ()
     finished_regions: tuple[str, ...] = ()
+    pipeline_done: bool = False
 
 
 class RecoveredJob(msgspec.Struct, frozen=True):

@@ -66,7 +66,7 @@ def _serve(spec_path: Path) -> int:
             project = Project(spec_path, jvm, url)
             tables = _sibling("pipeline_tables").TableMemory(jvm, session, project.spec.storage)
             tables.restore()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             reason = reason_of(error, spec_path.parent)
             print(reason, file=sys.stderr)
             line.say(failed=reason)
@@ -337,7 +337,7 @@ class Regions:
             if self._is_current(region, attempt):
                 self._tables.finish(parts)
             self._end(region, attempt, state="FINISHED")
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             self._end(region, attempt, state="FAILED", reason=reason_of(error, self._project.root))
         finally:
             if session is not None:
