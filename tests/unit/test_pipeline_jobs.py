@@ -6,11 +6,12 @@ import itertools
 from typing import Any
 
 from slotwise.jobmaster.config import JobMasterConfig
+from slotwise.jobmaster.pipeline import Pipeline, Supply
 from slotwise.jobmaster.work import PipelineWork
 from slotwise.model.ids import JobId
 from slotwise.model.job import ExecutorSize, JobState
 from slotwise.model.job_graph import Dataset, DatasetKind, Flow, JobGraph
-from slotwise.model.pipeline import PipelineOptions
+from slotwise.model.pipeline import PipelineOptions, PipelineReport, RegionState, RegionStatus
 from slotwise.model.resources import GIB, MIB, ResourceProfile
 from slotwise.model.restart import RestartKind, RestartStrategy
 from slotwise.resourcemanager.machine import ResourceManagerConfig
@@ -418,3 +419,18 @@ def test_a_02_lowering_the_bound_takes_executors_of_a_region_away_gracefully() -
     world.run_until(lambda: len(running(world, job)["a"]) == 2, 60)
     assert len(world.named("decommissioning")) == 2
     assert world.state(job) is JobState.RUNNING
+
+
+def test_a_region_that_could_run_again_and_has_no_slots_is_not_looked_at_all_the_time() -> None:
+    path, behaviour = project({"a": ()}, {"a": SMALL})
+    given = spec(program=path, pipeline=PipelineOptions())
+    pipeline = Pipeline(JobId("j"), given, (), stabilisation_s=1.0, wait_timeout_s=60.0)
+    strategy = RestartStrategy(RestartKind.FIXED_DELAY, attempts=3, delay_s=2.0)
+    pipeline.take(PipelineReport(behaviour.text), strategy, 0.0)
+    pipeline.decide(Supply({}, {}, {SMALL_PROFILE: 9}), None, 0.0)
+    failed = RegionStatus("a", 1, RegionState.FAILED, "simulated")
+    pipeline.take(PipelineReport(None, regions=(failed,)), strategy, 10.0)
+    assert pipeline.due(10.0) == 12.0
+    pipeline.decide(Supply({}, {}, {}), None, 12.0)
+    # Nothing is due before the wait is over.
+    assert pipeline.due(12.0) == 72.0

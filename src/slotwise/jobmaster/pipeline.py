@@ -363,7 +363,7 @@ class Pipeline:
             return {}
         return {_PARTITIONS: str(max(run.parallelism * run.size.task_slots, 1))}
 
-    def due(self) -> float | None:
+    def due(self, now: float) -> float | None:
         """When :meth:`decide` may have something new without any news."""
         times = []
         for run in self._in(RegionState.SCHEDULED):
@@ -371,9 +371,9 @@ class Pipeline:
                 times.append(run.enough_since + self._stabilisation_s)
             elif run.lacking_since is not None and self._wait_timeout_s >= 0:
                 times.append(run.lacking_since + self._wait_timeout_s)
-            elif run.restarts.failures:
+            else:
                 times.append(run.not_before)
-        return min(times, default=None)
+        return min((at for at in times if at > now), default=None)
 
     def events(self) -> list[Event]:
         """What has happened since the last call."""

@@ -185,9 +185,9 @@ class PipelineWork:
         executors.instruct(self.pipeline.directives())
         job.deployments.direct(effects)
         effects.events += self.pipeline.events()
-        due = self.pipeline.due()
+        due = self.pipeline.due(now)
         if due is not None:
-            job.timers.set("regions", max(due, now))
+            job.timers.set("regions", due)
         else:
             job.timers.clear("regions")
 

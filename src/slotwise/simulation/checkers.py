@@ -357,7 +357,8 @@ class Checks:
                 found = True
             elif event.name == "job-state":
                 self._job_moves(actor, machine, str(event.fields.get("state")), found)
-        most = machine.rescaling.most
+        # A pipeline's are of its regions, each of which has a bound of its own.
+        most = machine.rescaling.most if machine.spec.pipeline is None else None
         # One that takes over finds what there is first, and then ends what is too much.
         if most is not None and effects.send and machine.state in (JobState.DEPLOYING, JobState.RUNNING):
             running = machine.executors.staying()[0]
@@ -393,7 +394,11 @@ class Checks:
         job, state = record.job, record.result.state
         if not state.is_final:
             raise Violation("one-final-state", f"{job} is recorded as ended in state {state.value}", job)
-        if state is JobState.FINISHED and (job, 0) not in self._cluster.programs.exits:
+        stored = self._cluster.store.jobs[job]
+        if stored.spec.pipeline is not None:
+            if state is JobState.FINISHED and not (stored.progress is not None and stored.progress.pipeline_done):
+                raise Violation("true-result", f"{job} is FINISHED, but its pipeline is not done", job)
+        elif state is JobState.FINISHED and (job, 0) not in self._cluster.programs.exits:
             raise Violation("true-result", f"{job} is FINISHED, but none of its drivers ended with code 0", job)
         asked = any(client.job == job and client.cancel_wanted for client in self._cluster.clients)
         if state is JobState.CANCELED and not asked:

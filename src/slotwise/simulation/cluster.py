@@ -28,6 +28,7 @@ from slotwise.simulation.injector import Injector
 from slotwise.simulation.masters import MasterProcess
 from slotwise.simulation.network import Network
 from slotwise.simulation.outside import Client, SimulatedProvisioner, Store, client_envelope
+from slotwise.simulation.pipeline_model import PipelineBehaviour
 from slotwise.simulation.programs import Programs
 from slotwise.simulation.scenario import Scenario
 from slotwise.simulation.story import Log, Violation
@@ -64,7 +65,12 @@ class Cluster:
         self.rng = random.Random(f"{seed}/cluster")
         self.checks = Checks(self)
         programs = {plan.spec.name: plan.programs for plan in scenario.jobs}
-        self.programs = Programs(self, random.Random(f"{seed}/programs"), programs)
+        pipelines = {
+            plan.spec.name: PipelineBehaviour(plan.pipeline.graph, plan.pipeline.region_s, dict(plan.pipeline.failures))
+            for plan in scenario.jobs
+            if plan.pipeline is not None
+        }
+        self.programs = Programs(self, random.Random(f"{seed}/programs"), programs, pipelines)
         self.provisioner = SimulatedProvisioner(self, random.Random(f"{seed}/provisioner"))
         self.hosts: dict[WorkerId, Host] = {}
         self.leader: MasterProcess | None = None

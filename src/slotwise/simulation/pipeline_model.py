@@ -17,7 +17,7 @@ from slotwise.model.pipeline import PipelineDirectives, PipelineReport, RegionSt
 class PipelineBehaviour:
     """What a project is and does. ``failures``: how often a region's run fails before one ends well; these are counted
     over all drivers. ``broken``: its definitions cannot be read. ``runs``: every run that was begun, as (driver,
-    region, attempt).
+    region, attempt); ``finished``: the regions that any driver has finished.
     """
 
     graph: JobGraph
@@ -25,6 +25,7 @@ class PipelineBehaviour:
     failures: dict[str, int] = field(default_factory=dict)
     broken: str = ""
     runs: list[tuple[str, str, int]] = field(default_factory=list)
+    finished: set[str] = field(default_factory=set)
 
     @property
     def text(self) -> str:
@@ -93,6 +94,7 @@ class PipelineModel:
             self._behaviour.failures[region] -= 1
             self._end(region, RegionState.FAILED, "simulated: the query failed")
         else:
+            self._behaviour.finished.add(region)
             self._end(region, RegionState.FINISHED)
         return True
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from slotwise.model.ids import Address, AllocationId, JobId
+from slotwise.model.job_graph import reads_of
 from slotwise.model.process import (
     DriverDirectives,
     DriverProcess,
@@ -22,7 +23,9 @@ from slotwise.model.process import (
 from slotwise.model.resources import ResourceProfile
 from slotwise.protocol.effects import DriverSaid, ProcessChanged, StartProcess
 from slotwise.protocol.messages import ProcessPhase, ProcessStatus
+from slotwise.simulation.pipeline_model import PipelineBehaviour, PipelineModel
 from slotwise.simulation.scenario import ProgramPlan
+from slotwise.simulation.story import Violation
 
 if TYPE_CHECKING:
     from slotwise.simulation.cluster import Cluster
@@ -51,6 +54,7 @@ class SlotProcess:
         self.launched: frozenset[str] = frozenset()
         self.working = False
         self.spec_name = ""
+        self.pipeline: PipelineModel | None = None
 
     @property
     def is_driver(self) -> bool:
@@ -62,10 +66,19 @@ class SlotProcess:
 
 
 class Programs:
-    """All slot processes of a cluster. ``plans`` has what the drivers of a job (by its specification's name) do."""
+    """All slot processes of a cluster. ``plans`` has what the drivers of a job (by its specification's name) do;
+    ``pipelines`` the projects of those that are pipelines.
+    """
 
-    def __init__(self, cluster: Cluster, rng: random.Random, plans: dict[str, tuple[ProgramPlan, ...]]) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        rng: random.Random,
+        plans: dict[str, tuple[ProgramPlan, ...]],
+        pipelines: dict[str, PipelineBehaviour],
+    ) -> None:
         self.plans = plans
+        self.pipelines = pipelines
         self.drivers: dict[str, SlotProcess] = {}
         self.exits: list[tuple[JobId, int | None]] = []
         self.start_failures: dict[int, tuple[str, float]] = {}
@@ -142,7 +155,15 @@ class Programs:
         self._application += 1
         url = f"spark://{process.host.name}/{self._application}"
         total = ExecutorTotal(0, spec.spec.executor, spec.spec.initial_executors)
-        process.report = DriverReport(1, f"app-{self._application}", driver_url=url, totals=(total,))
+        app = f"app-{self._application}"
+        behaviour = self.pipelines.get(spec.spec.name)
+        if behaviour is not None:
+            process.pipeline = PipelineModel(app, behaviour)
+            process.report = DriverReport(1, app, driver_url=url, pipeline=process.pipeline.report)
+            self.drivers[url] = process
+            self._say(process)
+            return
+        process.report = DriverReport(1, app, driver_url=url, totals=(total,))
         self.drivers[url] = process
         self._say(process)
         for after_s, count in plan.scales:
@@ -152,7 +173,9 @@ class Programs:
 
     def _work(self, process: SlotProcess) -> None:
         """With an executor, or without need of one, the program runs to its end."""
-        if not process.working:
+        if process.pipeline is not None:
+            self._work_on_regions(process, process.pipeline)
+        elif not process.working:
             process.working = True
             plan = self._plan(process)
             self._later(plan.work_s, process, lambda p: self.end(p, plan.exit_code))
@@ -180,6 +203,48 @@ class Programs:
         self._change(process, directives_seen=directives.version, registered=registered)
         for executor in directives.decommission:
             self._decommission(process, executor)
+        if process.pipeline is not None:
+            self._tell_pipeline(process, process.pipeline, directives)
+
+    # ------------------------------------------------------------------------------------------- pipelines
+
+    def _tell_pipeline(self, process: SlotProcess, pipeline: PipelineModel, directives: DriverDirectives) -> None:
+        behaviour = self.pipelines[process.spec_name]
+        begun = len(behaviour.runs)
+        if directives.pipeline is not None:
+            pipeline.tell(directives.pipeline)
+        for _, region, _ in behaviour.runs[begun:]:
+            self._may_begin(process, behaviour, region)
+        self._change(process, regions=directives.regions, pipeline=pipeline.report)
+        self._work(process)
+        if pipeline.stopped:
+            self._later(0.2, process, lambda p: self.end(p, 0))
+
+    def _may_begin(self, process: SlotProcess, behaviour: PipelineBehaviour, region: str) -> None:
+        progress = self._cluster.store.jobs[process.job].progress
+        recorded = () if progress is None else progress.finished_regions
+        if region in recorded:
+            raise Violation("finished-regions-stay", f"{region} of {process.job} runs again", process.job)
+        missing = [need for need in reads_of(behaviour.graph, region) if need not in behaviour.finished]
+        if missing:
+            raise Violation("inputs-first", f"{region} of {process.job} runs before {missing}", process.job)
+
+    def _served(self, process: SlotProcess) -> list[str]:
+        report = process.report
+        assert report is not None
+        return [report.regions[executor] for executor in report.registered if executor in report.regions]
+
+    def _work_on_regions(self, process: SlotProcess, pipeline: PipelineModel) -> None:
+        for region, attempt in pipeline.to_begin(self._served(process)):
+            seconds = self.pipelines[process.spec_name].region_s
+            self._later(seconds, process, lambda p, r=region, a=attempt: self._finish(p, r, a))  # type: ignore[misc]
+
+    def _finish(self, process: SlotProcess, region: str, attempt: int) -> None:
+        pipeline = process.pipeline
+        assert pipeline is not None
+        if pipeline.finish(region, attempt, self._served(process)):
+            self._change(process, pipeline=pipeline.report)
+        self._work(process)
 
     def _decommission(self, driver: SlotProcess, executor_id: str) -> None:
         """The executor moves its blocks to others, and then ends by itself; a few never get there."""

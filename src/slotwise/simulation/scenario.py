@@ -11,6 +11,8 @@ import msgspec
 
 from slotwise.jobmaster.config import JobMasterConfig
 from slotwise.model.job import DriverSize, ExecutorBounds, ExecutorSize, JobSpec
+from slotwise.model.job_graph import Dataset, DatasetKind, Flow, JobGraph
+from slotwise.model.pipeline import PipelineOptions
 from slotwise.model.resources import GIB, MIB, ResourceProfile
 from slotwise.model.restart import RestartKind, RestartStrategy
 from slotwise.resourcemanager.machine import ResourceManagerConfig
@@ -76,9 +78,18 @@ class ProgramPlan(msgspec.Struct, frozen=True):
     scales: tuple[tuple[float, int], ...] = ()
 
 
+class PipelinePlan(msgspec.Struct, frozen=True):
+    """The project of a pipeline job: its graph, how long a region runs with executors, and how often one fails."""
+
+    graph: JobGraph
+    region_s: float
+    failures: dict[str, int]
+
+
 class JobPlan(msgspec.Struct, frozen=True):
     """A job, when it is submitted and cancelled, and what its drivers do: the first, the second, …; the last entry
-    holds for all further ones. ``scales``: when somebody changes how many executors it may have, and to what.
+    holds for all further ones. ``scales``: when somebody changes how many executors it may have, and to what. With a
+    ``pipeline`` its drivers end when that is done.
     """
 
     name: str
@@ -87,6 +98,7 @@ class JobPlan(msgspec.Struct, frozen=True):
     programs: tuple[ProgramPlan, ...]
     cancel_at_s: float | None = None
     scales: tuple[tuple[float, ExecutorBounds], ...] = ()
+    pipeline: PipelinePlan | None = None
 
 
 class Scenario(msgspec.Struct, frozen=True):
@@ -184,7 +196,9 @@ def draw(seed: int) -> Scenario:
     fence_s = times.job_master_timeout_s + times.job_takeover_s + times.orphan_timeout_s + network.spike_s
     jm = msgspec.structs.replace(jm, driver_fence_s=fence_s + LONGEST_PAUSE_S + 15.0)
     provisioner = ProvisionerPlan(start_s=rng.choice((0.5, 3.0, 12.0)), exit_notice_s=rng.choice((0.05, 1.0)))
-    job_plans = tuple(_draw_job(rng, number) for number in range(1, jobs + 1))
+    # Dice of their own, so that a seed's other jobs are what they were before there were pipelines.
+    pipelines = random.Random(f"{seed}/pipelines")
+    job_plans = tuple(_perhaps_pipeline(pipelines, _draw_job(rng, number)) for number in range(1, jobs + 1))
     names = tuple(host.name for host in hosts)
     faults = draw_faults(rng, names, tuple(plan.name for plan in job_plans), provisioned, FAULTS_S)
     return Scenario(seed, rm, jm, times, network, provisioner, hosts, job_plans, faults)
@@ -259,3 +273,34 @@ def _draw_job(rng: random.Random, number: int) -> JobPlan:
         bounds.append((at, ExecutorBounds(least, least + rng.choice((1, 2, 4, 7)))))
     scales_at = tuple(sorted(bounds, key=lambda scale: scale[0]))
     return JobPlan(f"j{number}", spec, submit, tuple(programs), cancel, scales_at)
+
+
+_REGION_SIZES = (("1", "1g"), ("1", "2g"), ("2", "4g"))
+
+
+def _perhaps_pipeline(rng: random.Random, plan: JobPlan) -> JobPlan:
+    """One job in four is a pipeline of up to six datasets, each of which reads some of those before it."""
+    if rng.random() >= 0.25:
+        return plan
+    names = [f"d{number}" for number in range(1, rng.randint(1, 6) + 1)]
+    flows = []
+    for place, name in enumerate(names):
+        reads = tuple(rng.sample(names[:place], rng.randint(0, min(2, place))))
+        cores, memory = rng.choice(_REGION_SIZES)
+        conf = {"spark.executor.cores": cores, "spark.executor.memory": memory}
+        if rng.random() < 0.5:
+            conf["slotwise.parallelism.max"] = str(rng.randint(1, 4))
+        flows.append(Flow(name, name, reads, conf))
+    datasets = tuple(Dataset(name, DatasetKind.MATERIALIZED_VIEW) for name in names)
+    graph = JobGraph(name=plan.name, catalog="c", database="d", datasets=datasets, flows=tuple(flows))
+    failures = {name: rng.choice((0, 0, 0, 1, 3)) for name in names}
+    spec = msgspec.structs.replace(
+        plan.spec,
+        pipeline=PipelineOptions(),
+        min_executors=1,
+        initial_executors=max(1, plan.spec.initial_executors),
+        max_executors=None,
+        dynamic_allocation=False,
+    )
+    region_s = round(rng.choice((rng.uniform(0.1, 5), rng.uniform(5, 60))), 1)
+    return msgspec.structs.replace(plan, spec=spec, pipeline=PipelinePlan(graph, region_s, failures))
