@@ -26,6 +26,8 @@ _DEPLOYMENTS = "slotwise.jobmaster.deployments"
 _EXECUTORS = "slotwise.jobmaster.executors"
 _PHASES = "slotwise.jobmaster.phases"
 _RESCALING = "slotwise.jobmaster.rescaling"
+_PIPELINE = "slotwise.jobmaster.pipeline"
+_WORK = "slotwise.jobmaster.work"
 _STATUS = "slotwise.jobmaster.status_link"
 _OUTBOX = "slotwise.protocol.outbox"
 
@@ -498,6 +500,45 @@ _BUGS = (
         "            effects.persist.append(PersistResult(self._job, self._status.result, self._out.token))\n",
         "            pass\n",
         "how a job ended is told and not recorded",
+    ),
+    # ------------------------------------------------------------------------------------------- pipelines
+    PlantedBug(
+        "region-before-its-inputs",
+        _PIPELINE,
+        "            elif all(need.state is RegionState.FINISHED for need in needs):\n",
+        "            elif any(need.state is RegionState.FINISHED for need in needs) or not needs:\n",
+        "a region runs when one of those that it reads is finished",
+    ),
+    PlantedBug(
+        "finished-regions-forgotten",
+        _WORK,
+        "            job.driver.progress.finished_regions,\n",
+        "            (),\n",
+        "a new leader of a pipeline runs what is on record as finished",
+    ),
+    PlantedBug(
+        "regions-of-the-unseen-dropped",
+        _EXECUTORS,
+        "return {**{one: region for one, region in self.report.regions.items() if one in unseen}, **known}",
+        "return known",
+        "a new leader takes executors that it has not seen yet from their regions",
+        unseen="it puts nothing off: what it has not seen yet is shown within a retry, and then has its region again",
+    ),
+    PlantedBug(
+        "drained-worker-gets-slots",
+        _RM,
+        "            self.slots.fleet.mark(entry, leaving=True)\n",
+        "            pass\n",
+        "a worker that is about to go gets new slots",
+        unseen="the worker itself refuses them",
+    ),
+    PlantedBug(
+        "drain-without-end",
+        _TE,
+        '        self._timers.set("drained", now + self.config.drain_timeout_s)\n',
+        "",
+        "a worker that is about to go waits for its executors for ever",
+        unseen="each job ends them itself after its own time-out, and slots of a silent job are released",
     ),
 )
 
