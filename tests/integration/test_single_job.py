@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.clusters import PROGRAMS, SMALL, Cluster, sandbox_at, wait_for
+from tests.integration.pipelines import project, table_rows
 
 pytestmark = pytest.mark.spark
 
@@ -44,6 +45,28 @@ def test_a_05_the_cluster_serves_its_job_with_every_slot_and_ends_with_it(tmp_pa
         assert master.returncode == 0, err
         assert "rounds=" in out
         assert [first.wait(30), second.wait(30)] == [0, 0]
+
+
+def test_a_05_the_job_may_be_a_pipeline(tmp_path: Path) -> None:
+    with sandbox_at(tmp_path) as sandbox:
+        cluster = Cluster(sandbox)
+        text = {"a.sql": "CREATE MATERIALIZED VIEW a AS SELECT id FROM range(10)"}
+        spec = project(tmp_path / "p", text, "{spark.executor.memory: 512m}")
+        address = tmp_path / "address.json"
+        warehouse = f"spark.sql.warehouse.dir={(tmp_path / 'warehouse').as_uri()}"
+        master = sandbox.start(
+            *("master", "--port", "0", "--address-file", str(address), "--driver-memory", "600m", "--conf", warehouse),
+            *("--job", str(spec.parent)),
+        )
+        wait_for(address.exists, 30, "the master's address")
+        sandbox.env["SLOTWISE_MASTER"] = json.loads(address.read_text())["url"]
+        worker = cluster.start_worker("--cpus", "4", "--memory", "4g")
+        _, err = master.communicate(timeout=120)
+        assert master.returncode == 0, err
+        # Every slot beside the driver's.
+        assert "spark_catalog.default.a runs with 3 executor(s)" in err
+        assert table_rows(tmp_path / "warehouse" / "a") == {(n,) for n in range(10)}
+        assert worker.wait(30) == 0
 
 
 def test_ctrl_c_cancels_the_job_and_ends_the_workers(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from slotwise.model.job_graph import Dataset, DatasetKind, Flow, JobGraph
 from slotwise.model.pipeline import PipelineOptions, PipelineReport, RegionState, RegionStatus
 from slotwise.model.resources import GIB, MIB, ResourceProfile
 from slotwise.model.restart import RestartKind, RestartStrategy
+from slotwise.protocol.messages import JobRefused, SubmitJob
 from slotwise.resourcemanager.machine import ResourceManagerConfig
 from slotwise.resourcemanager.sizing import Sizing, WorkerShape
 from slotwise.simulation.pipeline_model import PipelineBehaviour
@@ -434,3 +435,11 @@ def test_a_region_that_could_run_again_and_has_no_slots_is_not_looked_at_all_the
     pipeline.decide(Supply({}, {}, {}), None, 12.0)
     # Nothing is due before the wait is over.
     assert pipeline.due(12.0) == 72.0
+
+
+def test_a_pipeline_with_dynamic_allocation_is_refused() -> None:
+    world = world_of()
+    given = spec(program="/p/spark-pipeline.yml", pipeline=PipelineOptions(), dynamic_allocation=True)
+    answer = world.ask(SubmitJob("key", given))
+    assert isinstance(answer, JobRefused)
+    assert "follow its regions" in answer.reason

@@ -133,6 +133,8 @@ def check_spec(spec: JobSpec) -> None:
         raise SizeError(f"at most {spec.max_executors} executors is below the {spec.initial_executors} to start with")
     if spec.restart is not None:
         check_strategy(spec.restart)
+    if spec.pipeline is not None and spec.dynamic_allocation:
+        raise SizeError("a pipeline's executors follow its regions: it cannot have Spark's dynamic allocation too")
     # Builds both profiles, which checks the extended resources.
     check_all_or_none_stated((spec.driver.profile, spec.executor.profile))
 
