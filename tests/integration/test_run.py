@@ -90,6 +90,7 @@ def test_kill_9_of_an_executor_the_job_ends_well_with_the_same_result(sandbox: S
         assert started.said(RIGHT)
 
 
+@pytest.mark.long
 def test_kill_9_of_a_worker_with_executors_the_job_ends_well_on_a_replacement(sandbox: Sandbox) -> None:
     with running(sandbox, *slow()) as started:
         started.until("joined", 3)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.clusters import PROGRAMS, SMALL, Cluster, wait_for
+from tests.integration.clusters import PROGRAMS, SMALL, Cluster, sandbox_at, wait_for
+from tests.integration.test_rescale import QUICK
 
 pytestmark = pytest.mark.spark
 
@@ -51,9 +52,18 @@ class Stream:
 
 
 def test_a_streaming_job_rescales_between_micro_batches_and_continues_from_its_checkpoint(
-    cluster: Cluster, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
-    stream = Stream(cluster, tmp_path)
+    with sandbox_at(tmp_path) as sandbox:
+        cluster = Cluster(sandbox)
+        cluster.start_master(*QUICK)
+        cluster.start_worker("--cpus", "4", "--memory", "4g")
+        rescale_and_continue(cluster, tmp_path)
+        cluster.stop()
+
+
+def rescale_and_continue(cluster: Cluster, folder: Path) -> None:
+    stream = Stream(cluster, folder)
     stream.start(1)
     assert stream.feed() == 1
     assert cluster.sandbox.run("scale", stream.id, "--max", "3").returncode == 0

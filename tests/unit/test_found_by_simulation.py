@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from slotwise.dispatcher.machine import Dispatcher, DispatcherConfig
+from slotwise.jobmaster.admission import Admission, admission
 from slotwise.jobmaster.config import JobMasterConfig
 from slotwise.jobmaster.executors import Executors
 from slotwise.jobmaster.machine import JobMaster
-from slotwise.jobmaster.slot_pool import SlotPool
+from slotwise.jobmaster.slot_pool import HeldSlot, SlotPool
 from slotwise.model.ids import (
     DISPATCHER,
     Address,
@@ -306,3 +307,15 @@ def test_d_02_d_06_a_declaration_that_was_overtaken_stays_so_when_its_job_falls_
     assert ledger.lacking() == []
     ledger.renew(JOB)
     assert ledger.declare(JOB, 1, {SMALL: 1})
+
+
+def test_slots_of_a_worker_that_is_about_to_go_let_no_driver_begin() -> None:
+    given = spec(initial_executors=1)
+
+    def allowed(*, leaving: bool) -> Admission:
+        driver = HeldSlot(AllocationId("d"), WorkerId("stays"), "h", DRIVER.profile, idle_since=0.0)
+        executor = HeldSlot(AllocationId("e"), WorkerId("goes"), "h", EXECUTOR.profile, idle_since=0.0, leaving=leaving)
+        return admission(given, given.bounds, [driver, executor])
+
+    assert allowed(leaving=False) is Admission.ALL
+    assert allowed(leaving=True) is Admission.NONE

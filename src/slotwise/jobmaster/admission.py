@@ -39,8 +39,10 @@ def initial_requirements(spec: JobSpec, bounds: ExecutorBounds) -> Counts:
 
 
 def admission(spec: JobSpec, bounds: ExecutorBounds, slots: Iterable[HeldSlot]) -> Admission:
-    """What the unused ones of ``slots`` allow. Never a driver alone: waiting drivers could block each other."""
-    free = [slot.profile for slot in slots if not slot.busy]
+    """What the unused ones of ``slots`` allow. Never a driver alone: waiting drivers could block each other. Slots of
+    workers that are about to go are none to begin with.
+    """
+    free = [slot.profile for slot in slots if not (slot.busy or slot.leaving)]
     if spec.driver.profile not in free:
         return Admission.NONE
     free.remove(spec.driver.profile)
