@@ -80,6 +80,7 @@ def test_the_exit_code_of_the_program_is_the_commands_and_its_result_is_right(sa
     assert "ended with code 3" in done.stderr
 
 
+@pytest.mark.long
 def test_kill_9_of_an_executor_the_job_ends_well_with_the_same_result(sandbox: Sandbox) -> None:
     with running(sandbox, *slow()) as started:
         started.until("joined", 3)
