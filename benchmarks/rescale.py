@@ -71,8 +71,8 @@ def main() -> None:
                 rounds.append(_measure(folder, {**env, "SLOTWISE_STATE_DIR": str(folder / "state")}))
             prefix = "JVM cache: " if cached else ""
             for name, unit in (
-                ("slowest new executor, slot to first task", "s"),
-                ("map tasks computed again", "count"),
+                (SLOWEST, "s"),
+                (AGAIN, "count"),
             ):
                 cases.append(case(f"{prefix}{name}", unit, median([one[name] for one in rounds])))
     show(cases, given.json)
