@@ -18,7 +18,7 @@ from slotwise.model.job import JobSpec
 from slotwise.model.job_graph import JobGraph, decode_graph
 from slotwise.model.pipeline import PipelineDirectives, PipelineOptions, PipelineReport, RegionRun, RegionState
 from slotwise.model.process import ExecutorTotal
-from slotwise.model.regions import Region, RegionSize, plan, regions_of, select
+from slotwise.model.regions import Region, RegionSize, plan, regions_of, schedulable, select
 from slotwise.model.requirements import Counts
 from slotwise.model.resources import ResourceProfile
 from slotwise.model.restart import RestartStrategy
@@ -195,15 +195,15 @@ class Pipeline:
 
     def _schedule(self) -> None:
         """Regions whose inputs are there can be scheduled; those whose inputs will not come are given up (A-07)."""
-        for run in self.runs.values():
-            if run.state is not RegionState.CREATED:
-                continue
-            # What is not selected counts as there, as an earlier job has left it.
+        finished = {run.name for run in self._in(RegionState.FINISHED)}
+        regions = [run.region for run in self.runs.values()]
+        ready = {region.name for region in schedulable(regions, self.runs, (), finished)}
+        for run in self._in(RegionState.CREATED):
             needs = [self.runs[need] for need in run.region.needs if need in self.runs]
             lost = next((need for need in needs if need.state in (RegionState.FAILED, RegionState.CANCELED)), None)
             if lost is not None:
                 self._move(run, RegionState.CANCELED, f"{lost.name} has failed, which it reads")
-            elif all(need.state is RegionState.FINISHED for need in needs):
+            elif run.name in ready:
                 self._move(run, RegionState.SCHEDULED)
 
     def _move(self, run: Run, state: RegionState, reason: str = "") -> None:

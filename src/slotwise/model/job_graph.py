@@ -108,7 +108,7 @@ class JobGraph(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decode_graph(text: bytes) -> JobGraph:
-    """The graph that :mod:`slotwise.spark.pipeline` has captured, checked. Raises :class:`GraphError`."""
+    """The graph that :mod:`slotwise.spark.pipeline_graph` has captured, checked. Raises :class:`GraphError`."""
     try:
         return msgspec.json.decode(text, type=JobGraph)
     except msgspec.DecodeError as error:  # what a ValidationError is too

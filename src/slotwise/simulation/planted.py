@@ -26,7 +26,7 @@ _DEPLOYMENTS = "slotwise.jobmaster.deployments"
 _EXECUTORS = "slotwise.jobmaster.executors"
 _PHASES = "slotwise.jobmaster.phases"
 _RESCALING = "slotwise.jobmaster.rescaling"
-_PIPELINE = "slotwise.jobmaster.pipeline"
+_REGIONS = "slotwise.model.regions"
 _WORK = "slotwise.jobmaster.work"
 _STATUS = "slotwise.jobmaster.status_link"
 _OUTBOX = "slotwise.protocol.outbox"
@@ -504,9 +504,9 @@ _BUGS = (
     # ------------------------------------------------------------------------------------------- pipelines
     PlantedBug(
         "region-before-its-inputs",
-        _PIPELINE,
-        "            elif all(need.state is RegionState.FINISHED for need in needs):\n",
-        "            elif any(need.state is RegionState.FINISHED for need in needs) or not needs:\n",
+        _REGIONS,
+        "        and all(need in finished for need in region.needs if need in selected)\n",
+        "        and (not region.needs or any(need in finished for need in region.needs))\n",
         "a region runs when one of those that it reads is finished",
     ),
     PlantedBug(
