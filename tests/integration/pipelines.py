@@ -93,12 +93,12 @@ def table_rows(table: Path) -> set[tuple[Any, ...]]:
 class Pipeline:
     """A driver with the program in it, and executors by hand."""
 
-    def __init__(self, worker: Worker, spec: Path, warehouse: Path) -> None:
+    def __init__(self, worker: Worker, spec: Path, warehouse: Path, more: dict[str, str] | None = None) -> None:
         self.worker = worker
         self.warehouse = warehouse
         self.runs: dict[str, RegionRun] = {}
         self.attempts = 0
-        conf = {**CONF, "spark.sql.warehouse.dir": warehouse.as_uri()}
+        conf = {**CONF, "spark.sql.warehouse.dir": warehouse.as_uri(), **(more or {})}
         self.driver: Driver = worker.driver("pipeline", spec, conf, pipeline=PipelineOptions())
 
     @property

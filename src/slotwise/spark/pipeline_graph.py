@@ -14,12 +14,16 @@ import os
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 from pyspark.pipelines.add_pipeline_analysis_context import add_pipeline_analysis_context
-from pyspark.pipelines.flow import AutoCdcFlow, Flow
+from pyspark.pipelines.flow import Flow
 from pyspark.pipelines.output import MaterializedView, Output, Sink, StreamingTable, TemporaryView
 from pyspark.pipelines.spark_connect_graph_element_registry import SparkConnectGraphElementRegistry
+
+if TYPE_CHECKING:
+    # Spark 4.1 has no such flows.
+    from pyspark.pipelines.flow import AutoCdcFlow
 
 # The syntax of 3.9: this file is not run by Slotwise's own interpreter.
 # ruff: noqa: UP045, B905
@@ -98,7 +102,7 @@ class CapturingRegistry(SparkConnectGraphElementRegistry):
         inputs = self._inputs_of(frame._plan.plan(self._client))
         self._add_flow(flow.name, flow.target, inputs, flow, self._origin(flow.source_code_location))
 
-    def register_auto_cdc_flow(self, flow: AutoCdcFlow) -> None:
+    def register_auto_cdc_flow(self, flow: "AutoCdcFlow") -> None:
         """A flow of change data into a streaming table."""
         if not self._wanted_target(self._parts(flow.target), self._here()):
             return

@@ -37,6 +37,11 @@ from typing import Any, Optional
 REGION = "spark.slotwise.region"
 _SERVICE = "org.apache.spark.sql.connect.service.SparkConnectService$"
 _CONTROL = "org.apache.spark.scheduler.cluster.slotwise.PipelineControl$"
+# Names the materialized view that a session replaces as a whole; Outputs.scala says how.
+_REPLACE = "spark.slotwise.replace"
+_EXTENSIONS = "org.apache.spark.scheduler.cluster.slotwise.OutputExtensions"
+_COMMIT_KEY = "spark.sql.sources.commitProtocolClass"
+_COMMIT = "org.apache.spark.scheduler.cluster.slotwise.ReplacingCommitProtocol"
 _FLOW_EVENT = re.compile(r"Flow '?(?P<flow>\S+?)'? (?:is|has) (?P<state>[A-Z]+)")
 _UNRESOLVED = re.compile(r"Failed to resolve flow: '(?P<flow>[^']+)'\.\s*Error: (?P<error>.*)", re.DOTALL)
 # What follows these is for Spark's developers.
@@ -131,6 +136,8 @@ def connect_server() -> Iterator[tuple[Any, Any, str]]:
     }
     gateway: Any = launch_gateway  # pyspark has no types for it
     jvm = gateway().jvm
+    others = jvm.org.apache.spark.SparkConf().get("spark.sql.extensions", "")
+    settings["spark.sql.extensions"] = f"{others},{_EXTENSIONS}" if others else _EXTENSIONS
     builder = jvm.org.apache.spark.sql.classic.SparkSession.builder()
     for key, value in settings.items():
         builder = builder.config(key, value)
@@ -224,6 +231,16 @@ class Project:
                 # Spark's exception refers to what it has said before.
                 raise UnresolvedFlows("\n".join(unresolved)) from error
             raise
+
+    def replacing(self, name: str) -> dict[str, str]:
+        """The configuration in which a region replaces what was there as a whole; none if it is no materialized view,
+        or if somebody has said how files are to be committed.
+        """
+        kinds = {dataset["name"]: dataset["kind"] for dataset in self.graph["datasets"]}
+        stated = _COMMIT_KEY in self.spec.configuration or self._jvm.org.apache.spark.SparkConf().contains(_COMMIT_KEY)
+        if stated or kinds[name] != "materialized_view":
+            return {}
+        return {_REPLACE: quoted(self.parts[name]), _COMMIT_KEY: _COMMIT}
 
     def sink_closure(self, names: list[str]) -> Optional[set[str]]:
         """The sinks among ``names`` with the views behind them; None if there is no sink."""
@@ -320,6 +337,7 @@ class Regions:
             parts = self._project.parts[region]
             full = bool(run["full_refresh"]) | self._tables.begin(parts)
             settings = {"spark.sql.adaptive.enabled": "true", **run["conf"], REGION: region}
+            settings.update(self._project.replacing(region))
             # Spark's selection of datasets leaves out sinks: they are run as a graph of their own.
             only = self._project.sink_closure([region])
             session, graph_id, registry = self._project.read(settings, only)
@@ -329,8 +347,7 @@ class Regions:
                 selection: dict[str, Any] = {"full_refresh_all": full}
             else:
                 self._check_unchanged(registry)
-                name = ".".join("`" + part.replace("`", "``") + "`" for part in parts)
-                selection = {"full_refresh" if full else "refresh": [name]}
+                selection = {"full_refresh" if full else "refresh": [quoted(parts)]}
             registry.send()
             for message in self._project.events(session, graph_id, **selection):
                 self._progress(region, attempt, message)
@@ -403,6 +420,11 @@ class Regions:
             self._line.say(checked=reason_of(error, self._project.root))
         else:
             self._line.say(checked="")
+
+
+def quoted(parts: list[str]) -> str:
+    """A name as SQL takes it."""
+    return ".".join("`" + part.replace("`", "``") + "`" for part in parts)
 
 
 def _set(session: Any, key: str, value: str) -> None:

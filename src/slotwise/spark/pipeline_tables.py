@@ -17,6 +17,7 @@ from typing import Any, Optional
 
 _FOLDER = "_slotwise/tables"
 _OWN_CATALOG = "spark_catalog"
+_OUTPUTS = "org.apache.spark.scheduler.cluster.slotwise.Outputs$"
 
 
 class TableMemory:
@@ -46,6 +47,8 @@ class TableMemory:
                 continue
             location = self._jvm.org.apache.hadoop.fs.Path(note["location"])
             there = self._files(location)
+            outputs = getattr(getattr(self._jvm, _OUTPUTS), "MODULE$")
+            outputs.recover(location, self._session.sessionState().newHadoopConf())
             if "schema" not in note:
                 there.delete(location, True)
                 self._unfinished.add(_key(note["parts"]))
