@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import pytest
+
 from slotwise.jobmaster.config import JobMasterConfig
 from slotwise.jobmaster.pipeline import Pipeline, Supply
 from slotwise.jobmaster.work import PipelineWork
@@ -408,6 +410,50 @@ def test_a_pipeline_can_be_cancelled_while_its_regions_run() -> None:
     assert until_over(world, job, 60) is JobState.CANCELED
     world.run(60)
     assert world.rm.slots.ledger.in_order() == []
+
+
+# From before the driver's slot to the last region: the diamond takes less than half a minute.
+MOMENTS = (0.0, 0.2, 0.5, 1.0, 3.0, 6.0, 9.0, 12.0, 16.0, 20.0)
+
+
+@pytest.mark.parametrize("after_s", MOMENTS)
+def test_a_pipeline_can_be_cancelled_at_any_moment(after_s: float) -> None:
+    path, _ = project(DIAMOND, dict.fromkeys(DIAMOND, SMALL), region_s=8.0)
+    world = world_of()
+    job = submit(world, path)
+    world.run(after_s)
+    world.cancel(job)
+    assert until_over(world, job, 120) is JobState.CANCELED
+    world.run(60)
+    assert world.rm.slots.ledger.in_order() == []
+
+
+@pytest.mark.parametrize("after_s", MOMENTS)
+def test_a_worker_may_be_lost_at_any_moment_and_no_finished_region_runs_again(after_s: float) -> None:
+    path, behaviour = project(DIAMOND, {"a": SMALL, "b": BIG, "c": SMALL, "d": SMALL}, region_s=8.0)
+    world = world_of()
+    world.add_worker(LARGE)
+    job = submit(world, path)
+    world.run(after_s)
+    done = set(moves(world, "FINISHED"))
+    begun = [region for _, region, _ in behaviour.runs]
+    world.kill_worker(world.workers()[0])
+    assert until_over(world, job) is JobState.FINISHED
+    assert set(moves(world, "FINISHED")) == set(DIAMOND)
+    assert not done & {region for _, region, _ in behaviour.runs[len(begun) :]}
+
+
+def test_bounds_can_change_while_a_region_waits_and_are_kept_for_those_that_follow() -> None:
+    path, _ = project({"a": (), "b": ("a",)}, dict.fromkeys("ab", SMALL), region_s=30.0)
+    world = world_of(ResourceProfile(1500, 128 * GIB))
+    job = submit(world, path)
+    world.run(20)
+    assert moves(world, "RUNNING") == []
+    world.scale(job, 1, 3)
+    world.add_worker(LARGE)
+    for region in "ab":
+        world.run_until(lambda region=region: len(running(world, job).get(region, [])) == 3, 120)  # type: ignore[misc]
+    assert until_over(world, job) is JobState.FINISHED
 
 
 def test_a_02_lowering_the_bound_takes_executors_of_a_region_away_gracefully() -> None:
