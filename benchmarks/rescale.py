@@ -1,8 +1,9 @@
 """How soon a running job uses more executors, and what it costs to take them away: from 1 to 4 and back.
 
 A program sums a shuffled set of numbers again and again; its tasks note when and in which slot they ran. Measured:
-from the slot's being there to the first task in it, for each new executor (the slowest counts), with and without a JVM
-cache; and how many tasks of the shuffle's first half had to be computed again after the shrink."""
+from the slot's being there to the first task in it, for each new executor (the slowest counts), as it is, with a JVM
+cache, and with one executor that waits on each of the two workers; and how many tasks of the shuffle's first half had
+to be computed again after the shrink."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from _harness import arguments, case, check, median, show
 from slotwise.client import Client, read_token
-from slotwise.model.job import DriverSize, ExecutorSize, JobSpec
+from slotwise.model.job import DriverSize, JobSpec
+from slotwise.spark.conf import job_sizes
 from start_time import slotwise, slotwise_argv, slotwise_cluster, until
 
 PROGRAM = """\
@@ -36,8 +38,7 @@ def mapped(number, rows):
     return [(row % 40, row) for row in rows]
 
 def reduced(rows):
-    # A task runs in its executor's slot directory.
-    note("reduce", f"{time.time():.3f} {os.path.basename(os.getcwd())}")
+    note("reduce", f"{time.time():.3f} {os.environ['SLOT_ID']}")
     time.sleep(0.05)
     return [sum(value for _, value in rows)]
 
@@ -59,17 +60,19 @@ def main() -> None:
     given = parser.parse_args()
     cases = []
     with tempfile.TemporaryDirectory(prefix="rescale-") as directory:
-        for cached in (False, True):
+        for prefix in ("", "JVM cache: ", "warm executors: "):
             env = {**os.environ, "SLOTWISE_CONF_TASKMANAGER_JVM_CACHE_MODE": "off"}
-            if cached:
+            if prefix:
                 env = {**os.environ, "SLOTWISE_CONF_TASKMANAGER_JVM_CACHE_DIRECTORY": f"{directory}/caches"}
                 subprocess.run(slotwise_argv("cache", "build"), env=env, capture_output=True, check=True)
+            env["SLOTWISE_CONF_TASKMANAGER_WARM_DRIVERS"] = "0"
+            env["SLOTWISE_CONF_TASKMANAGER_WARM_QUIET_TIME"] = "0s"
+            env["SLOTWISE_CONF_TASKMANAGER_WARM_MODE"] = "minimal" if prefix.startswith("warm") else "off"
             rounds = []
             for number in range(given.rounds):
-                folder = Path(directory) / f"{cached}-{number}"
+                folder = Path(directory) / f"{prefix[:4]}-{number}"
                 folder.mkdir()
                 rounds.append(_measure(folder, {**env, "SLOTWISE_STATE_DIR": str(folder / "state")}))
-            prefix = "JVM cache: " if cached else ""
             for name, unit in (
                 (SLOWEST, "s"),
                 (AGAIN, "count"),
@@ -82,20 +85,22 @@ def main() -> None:
 def _measure(folder: Path, env: dict[str, str]) -> dict[str, float]:
     program = folder / "program.py"
     program.write_text(PROGRAM.replace("MAPS", str(MAPS)))
-    with slotwise_cluster(folder, env, cores=3):
+    with slotwise_cluster(folder, env, cores=3, memory="5g"):
         spec = JobSpec(
             name="rescale",
             program=str(program),
             args=(str(folder),),
             working_dir=str(folder),
             driver=DriverSize(1, 512 * MIB, 256 * MIB),
-            executor=ExecutorSize(1, 512 * MIB, 256 * MIB),
+            executor=job_sizes({}).executor,
             initial_executors=1,
         )
         with Client(env["SLOTWISE_MASTER"], read_token(folder / "state" / "token")) as client:
             job = client.submit(spec)
             until(lambda: len(_runs(folder)) >= 3 * MAPS)
             first = {slot for _, slot in _runs(folder)}
+            if env["SLOTWISE_CONF_TASKMANAGER_WARM_MODE"] != "off":
+                until(lambda: _waiting(client) == 2)
             slotwise(env, "scale", job, "--max", "4")
             until(lambda: len({slot for _, slot in _runs(folder)}) == 4)
             time.sleep(3)
@@ -112,6 +117,12 @@ def _measure(folder: Path, env: dict[str, str]) -> dict[str, float]:
     waited = [at - there[slot] for slot, at in began.items() if slot not in first]
     maps = (folder / "map").read_text().split()
     return {SLOWEST: max(waited), AGAIN: len(maps) - MAPS}
+
+
+def _waiting(client: Client) -> int:
+    """How many executors wait on the workers."""
+    workers = client.call("GET", "/v1/taskmanagers")["taskmanagers"]
+    return sum(worker["warm"]["executors"] for worker in workers if worker["warm"])
 
 
 def _runs(folder: Path) -> list[tuple[float, str]]:

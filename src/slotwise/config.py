@@ -52,6 +52,12 @@ def _parse_cache_mode(text: str, what: str) -> str:
     return text
 
 
+def _parse_warm_mode(text: str, what: str) -> str:
+    if text not in ("off", "minimal", "full"):
+        raise ConfigError(f"{what}: {text!r} is neither off nor minimal nor full")
+    return text
+
+
 def _parse_folder(text: str, _what: str) -> Path:
     return Path(text).expanduser().absolute()
 
@@ -105,6 +111,9 @@ def _parse_multiplier(text: str, what: str) -> float:
 # the slots for a new leader for 10 s, and gives processes 15 s to end in order. The worker may be killed and come
 # back just before its keepers end the driver; then the time-outs begin anew.
 _FENCE_MARGIN_S = 50.0
+
+# More than any worker has room for.
+_ALL_THAT_FIT = 10_000
 
 _D, _N = parse_duration, _parse_count
 _ALL = (
@@ -246,6 +255,29 @@ _ALL = (
         "A cache is made when for so long no driver or executor was started on the worker and its machine is not busy; "
         "0: at once, and however busy it is.",
     ),
+    Option(
+        "taskmanager.warm.mode",
+        "minimal",
+        _parse_warm_mode,
+        "Processes that a worker starts before anybody needs them, in what its slots leave free. minimal: one driver "
+        "and one executor. full: as many executors as have room beside one driver. off: none, as ever with slotwise "
+        "run.",
+    ),
+    Option("taskmanager.warm.executors", "", _N, "Another number of executors, at most."),
+    Option("taskmanager.warm.drivers", "", _N, "Another number of drivers, at most."),
+    Option(
+        "taskmanager.warm.rounds",
+        "2",
+        _N,
+        "How often each goes through a little work of its own first: more is faster for the first queries of a job.",
+    ),
+    Option(
+        "taskmanager.warm.quiet-time",
+        "3 s",
+        _D,
+        "They are started, one at a time, when for so long no driver or executor was started on the worker and its "
+        "machine is not busy; 0: at once, and however busy it is.",
+    ),
 )
 OPTIONS: dict[str, Option] = {option.key: option for option in _ALL}
 
@@ -345,6 +377,15 @@ class Configuration:
             return None
         folder: Path | None = self.get("taskmanager.jvm-cache.directory")
         return folder or Path(platformdirs.user_cache_dir("slotwise")) / "jvm"
+
+    def warm_units(self, mode: str | None = None) -> tuple[int, int]:
+        """How many drivers and executors wait on a worker, at most. ``mode`` goes before the configured one."""
+        mode = mode or self.get("taskmanager.warm.mode")
+        if mode == "off":
+            return 0, 0
+        drivers, executors = self.get("taskmanager.warm.drivers"), self.get("taskmanager.warm.executors")
+        most = _ALL_THAT_FIT if mode == "full" else 1
+        return 1 if drivers is None else drivers, most if executors is None else executors
 
     def as_flags(self) -> tuple[str, ...]:
         """What was set, as flags for a worker that this process starts."""

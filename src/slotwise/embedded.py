@@ -20,6 +20,8 @@ from slotwise.runtime.ownership import claim, is_abandoned
 
 DEFAULT_WORKERS = 2
 _PREFIX = "slotwise-"
+# A cluster for one job is gone before anything could be ready for the next.
+_NOTHING_WAITS = ("-D", "taskmanager.warm.mode=off")
 
 
 def sweep_scratch() -> None:
@@ -82,7 +84,7 @@ class EmbeddedCluster:
                     token_file,
                     master.worker_exited,
                     bound=True,
-                    worker_options=self._configuration.as_flags(),
+                    worker_options=(*self._configuration.as_flags(), *_NOTHING_WAITS),
                 )
             )
         except BaseException:

@@ -26,7 +26,8 @@ from slotwise.runtime.slots import SlotRunner
 from slotwise.runtime.stream import MasterStream
 from slotwise.spark.bridge import BridgeServer
 from slotwise.spark.jvm_cache_keeper import KeeperPolicy
-from slotwise.spark.launcher import SparkLauncher
+from slotwise.spark.launcher import SparkLauncher, default_shapes
+from slotwise.spark.warm_pool import WarmPolicy, WarmPool
 from slotwise.taskexecutor.machine import TaskExecutor, TaskExecutorConfig
 
 log = structlog.get_logger(__name__)
@@ -40,7 +41,7 @@ class WorkerOptions:
     ``orphan_timeout_s``: how long what runs in its slots outlives this process; 0: not at all. ``drain_timeout_s``: how
     long its executors may move what they hold when it is told to go by SIGTERM. ``jvm_cache_root``:
     where caches of loaded classes are (None: neither used nor made); one is made when no process was started for
-    ``jvm_cache_quiet_s`` seconds.
+    ``jvm_cache_quiet_s`` seconds. ``warm``: what waits for drivers and executors to come (None: nothing).
     """
 
     master_url: str
@@ -58,6 +59,7 @@ class WorkerOptions:
     drain_timeout_s: float = 30.0
     jvm_cache_root: Path | None = None
     jvm_cache_quiet_s: float = 15.0
+    warm: WarmPolicy | None = None
 
 
 class WorkerProcess:
@@ -114,6 +116,19 @@ class WorkerProcess:
         keepers = KeeperSettings(home.lock, options.orphan_timeout_s)
         self._runner = SlotRunner(home.directory, launcher, self._shipper, self._on_process, self._on_crash, keepers)
         adopted = self._runner.adopt(home.left)
+        if options.warm is not None:
+            policy, rounds = options.warm, options.warm.rounds
+            launcher.pool = WarmPool(
+                home.directory / "slots",
+                options.total,
+                policy,
+                keepers,
+                lambda shape, directory: launcher.warm_commands(shape, directory, rounds),
+                default_shapes(),
+                self._runner.note_keeper,
+            )
+            self._runner.say_use()
+            launcher.pool.start()
         machine = TaskExecutor(config, monotonic(), adopted=adopted)
         self._actor = Actor(f"te:{worker}", machine, self._carry_out, self._on_crash)
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -122,7 +137,7 @@ class WorkerProcess:
         self._stream.start()
         self._shipper.start()
         assert self._stream.refused is not None
-        memory = loop.create_task(self._watch_memory(machine))
+        memory = loop.create_task(self._watch_memory(machine, launcher))
         try:
             await asyncio.wait([self._done, self._stream.refused], return_when=asyncio.FIRST_COMPLETED)
             if self._stream.refused.done():
@@ -141,10 +156,12 @@ class WorkerProcess:
             await bridge.close()
             home.remove()
 
-    async def _watch_memory(self, machine: TaskExecutor) -> None:
+    async def _watch_memory(self, machine: TaskExecutor, launcher: SparkLauncher) -> None:
         process = psutil.Process()
         while True:
             machine.rss_bytes = process.memory_info().rss
+            if launcher.pool is not None:
+                machine.warm = launcher.pool.report()
             await asyncio.sleep(5)
 
     def _on_signal(self, number: int) -> None:

@@ -27,6 +27,7 @@ SMALL = (
     *("--conf", "spark.driver.memoryOverhead=256m", "--conf", "spark.executor.memoryOverhead=256m"),
 )
 NO_JVM_CACHE = "SLOTWISE_CONF_TASKMANAGER_JVM_CACHE_MODE"
+NO_WARM_UNITS = "SLOTWISE_CONF_TASKMANAGER_WARM_MODE"
 SLOT_BYTES = 768 * 1024 * 1024
 
 
@@ -54,6 +55,7 @@ class Sandbox:
             "SLOTWISE_STATE_DIR": str(directory / "state"),
             # Or every test would begin to make one.
             NO_JVM_CACHE: "off",
+            NO_WARM_UNITS: "off",
             "TEST_MARK": self.mark,
             "TMPDIR": str(self.temporary),
         }

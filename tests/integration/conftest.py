@@ -7,14 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.clusters import NO_JVM_CACHE, Cluster, Sandbox, sandbox_at, wait_for
+from tests.integration.clusters import NO_JVM_CACHE, NO_WARM_UNITS, Cluster, Sandbox, sandbox_at, wait_for
 
 
 @pytest.fixture(scope="package", autouse=True)
 def no_jvm_cache() -> Iterator[None]:
-    """Workers that tests start neither use a cache of loaded classes nor begin to make one, unless the test says so."""
+    """Workers that tests start neither use a cache of loaded classes nor begin to make one, nor have processes wait,
+    unless the test says so.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(NO_JVM_CACHE, "off")
+        patch.setenv(NO_WARM_UNITS, "off")
         yield
 
 

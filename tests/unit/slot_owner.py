@@ -73,6 +73,9 @@ class ShellLauncher:
             for part, name in zip(parts, names, strict=True)
         ]
 
+    def in_use(self, used: ResourceProfile) -> None:
+        """Nothing depends on it."""
+
     def tell(self, allocation: AllocationId, directives: DriverDirectives) -> None:
         """Nobody to tell."""
 

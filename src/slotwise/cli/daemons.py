@@ -264,6 +264,11 @@ def _token(file: Path) -> str:
     help="Whether drivers and executors start from a cache of loaded classes, which is made in the background where "
     "there is none [default: taskmanager.jvm-cache.mode].",
 )
+@click.option(
+    "--warm",
+    type=click.Choice(["off", "minimal", "full"]),
+    help="Whether processes wait here for drivers and executors to come [default: taskmanager.warm.mode].",
+)
 @config_options
 @_LOG_LEVEL
 def worker(**given: Any) -> int:
@@ -281,10 +286,18 @@ def worker(**given: Any) -> int:
 
     from slotwise.config import load, parse_duration
     from slotwise.model.ids import WorkerId
+    from slotwise.spark.warm_pool import WarmPolicy
     from slotwise.worker import WorkerOptions, WorkerProcess
 
     configure_logging(given["log_level"] or "info")
     configuration = load(given["config_file"], given["settings"])
+    warm_drivers, warm_executors = configuration.warm_units(given["warm"])
+    warm = WarmPolicy(
+        warm_drivers,
+        warm_executors,
+        configuration.get("taskmanager.warm.rounds"),
+        configuration.get("taskmanager.warm.quiet-time"),
+    )
     total = worker_total(
         given["cpus"] or str(os.cpu_count() or 1),
         given["memory"] or str(int(psutil.virtual_memory().total * 0.9)),
@@ -322,6 +335,7 @@ def worker(**given: Any) -> int:
         drain_timeout_s=drain_timeout_s,
         jvm_cache_root=configuration.jvm_cache_root(given["jvm_cache"]),
         jvm_cache_quiet_s=configuration.get("taskmanager.jvm-cache.quiet-time"),
+        warm=warm if warm_drivers + warm_executors else None,
     )
     try:
         return asyncio.run(WorkerProcess(options).run())

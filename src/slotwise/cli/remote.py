@@ -378,14 +378,25 @@ def workers(block: str | None, unblock: str | None, as_json: bool, **given: Any)
                 _size(worker["freeResource"]),
                 worker["slotsNumber"],
                 format_bytes(worker["rss_bytes"]),
+                _waiting(worker["warm"]),
             )
         )
         for slot in worker["allocatedSlots"]:
-            rows.append((f"  {slot['allocation']}", slot["jobId"], _size(slot["resource"]), "", "", ""))
+            rows.append((f"  {slot['allocation']}", slot["jobId"], _size(slot["resource"]), "", "", "", ""))
     for pending in answer["pending"]:
-        rows.append((pending["id"], "starting", _size(pending["totalResource"]), "", "", ""))
-    print_table(("WORKER / SLOT", "HOST / JOB", "SIZE", "FREE", "SLOTS", "AGENT RSS"), rows)
+        rows.append((pending["id"], "starting", _size(pending["totalResource"]), "", "", "", ""))
+    print_table(("WORKER / SLOT", "HOST / JOB", "SIZE", "FREE", "SLOTS", "AGENT RSS", "WAITING"), rows)
     return 0
+
+
+def _waiting(warm: dict[str, Any] | None) -> str:
+    """What waits on a worker for drivers and executors to come, in a few words."""
+    if warm is None:
+        return ""
+    parts = [f"{warm[name]} {name}" for name in ("drivers", "executors", "warming") if warm[name]]
+    if warm["memory_bytes"]:
+        parts.append(format_bytes(warm["memory_bytes"] // 1024**2 * 1024**2))
+    return ", ".join(parts) or "nothing yet"
 
 
 @click.command()

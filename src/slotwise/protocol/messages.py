@@ -20,6 +20,7 @@ from slotwise.model.job import ExecutorBounds, JobResult, JobSpec, JobState
 from slotwise.model.process import DriverDirectives, DriverReport, ExecutorIdentity, ProcessSpec
 from slotwise.model.requirements import Requirements
 from slotwise.model.resources import ResourceProfile
+from slotwise.model.warm import WarmUnits
 
 # ----------------------------------------------------------------------------------------------- shared values
 
@@ -148,11 +149,14 @@ class RegisterWorker(msgspec.Struct, frozen=True, tag=True):
 
 
 class WorkerReport(msgspec.Struct, frozen=True, tag=True):
-    """A worker's heartbeat; sent at once, too, when a slot was made or freed. ``draining``: it is about to go."""
+    """A worker's heartbeat; sent at once, too, when a slot was made or freed. ``draining``: it is about to go.
+    ``warm``: what it has waiting for drivers and executors (None: nothing waits there, ever).
+    """
 
     report: SlotReport
     rss_bytes: int = 0
     draining: bool = False
+    warm: WarmUnits | None = None
 
 
 class AllocationsRefused(msgspec.Struct, frozen=True, tag=True):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from slotwise.model.ids import AllocationId, JobId, WorkerId
 from slotwise.model.resources import ZERO, ResourceProfile, fits
+from slotwise.model.warm import WarmUnits
 from slotwise.resourcemanager.idle import IdleWorkers
 from slotwise.resourcemanager.silence import LastHeard
 from slotwise.resourcemanager.worker_index import PlacementMode, WorkerIndex
@@ -42,6 +43,7 @@ class Worker:
     last_heard: float = 0.0
     idle_since: float | None = None
     rss_bytes: int = 0
+    warm: WarmUnits | None = None
     leaving: bool = False
     blocked: bool = False
 

@@ -223,7 +223,7 @@ class ResourceManager:
         if not _adds_up(entry.total, message.report):
             return
         self._timers.clear(("gone", worker))
-        entry.rss_bytes = message.rss_bytes
+        entry.rss_bytes, entry.warm = message.rss_bytes, message.warm
         if message.draining and not entry.leaving:
             self.slots.fleet.mark(entry, leaving=True)
             self._want_check(now)

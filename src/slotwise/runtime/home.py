@@ -188,13 +188,27 @@ def end_remains(directory: Path, adopted: tuple[SlotRecord, ...] = ()) -> int:
     """
     spared = {command.keeper for slot in adopted for command in slot.commands}
     killed = sweep(directory / "children.json", spared)
-    names = {slot.allocation for slot in adopted}
-    rest = [path for path in _directories(directory / "slots") if path.name not in names]
+    slots = directory / "slots"
+    # A slot's directory may be a link to another beside it.
+    adopted_marks = {mark_of(slots / slot.allocation) for slot in adopted}
+    rest = [path for path in _directories(slots) if mark_of(path) not in adopted_marks]
     if rest:
         killed += kill_marked(MARK, {mark_of(path) for path in rest})
     for path in rest:
         shutil.rmtree(path, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        for path in slots.iterdir():
+            if path.is_symlink() and not path.exists():
+                path.unlink()
     return killed
+
+
+def remove_slot(slot_dir: Path) -> None:
+    """Remove a slot's directory, and what it links to where it is a link."""
+    target = mark_of(slot_dir)
+    if slot_dir.is_symlink():
+        slot_dir.unlink()
+    shutil.rmtree(target, ignore_errors=True)
 
 
 def sweep_stale(base: Path, *, spare_kept: bool = True) -> None:

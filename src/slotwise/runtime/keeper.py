@@ -233,11 +233,23 @@ class _Keeper:
             return
         directory = self._order.directory
         shutil.rmtree(directory, ignore_errors=True)
+        self._remove_links()
         try:
             os.rmdir(os.path.dirname(directory))
         except OSError:
             return
         shutil.rmtree(os.path.dirname(self._order.lock), ignore_errors=True)
+
+    def _remove_links(self) -> None:
+        """The slot may have been known under another name, a link."""
+        folder = os.path.dirname(self._order.directory)
+        try:
+            for name in os.listdir(folder):
+                path = f"{folder}/{name}"
+                if os.path.islink(path) and not os.path.exists(path):
+                    os.unlink(path)
+        except OSError:
+            return
 
 
 def _die_with(keeper: int) -> None:

@@ -25,6 +25,9 @@ MARK = "SLOT_DIRECTORY"
 """The variable that every process of a slot finds in its environment; its value is the slot's directory, which no other
 cluster of this user has."""
 
+NAME = "SLOT_ID"
+"""The variable in which every process of a slot finds the slot's allocation id."""
+
 
 def mark_of(directory: Path) -> str:
     """The mark of the slot whose directory this is."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,11 +20,12 @@ import structlog
 from slotwise.model.errors import SlotwiseError
 from slotwise.model.ids import AllocationId, JobId
 from slotwise.model.process import DriverDirectives, ExecutorIdentity, ExecutorProcess, ProcessSpec
+from slotwise.model.resources import ZERO, ResourceProfile
 from slotwise.protocol.effects import AdoptedSlot, CleanSlot, EndProcess, ProcessChanged, StartProcess, TellDriver
 from slotwise.protocol.messages import ProcessPhase, ProcessStatus
 from slotwise.runtime.children import ChildRecords, birth, kill_marked
-from slotwise.runtime.home import CommandRecord, SlotRecord, write_slot
-from slotwise.runtime.kept import MARK, KeeperSettings, Kept, mark_of, start_kept
+from slotwise.runtime.home import CommandRecord, SlotRecord, remove_slot, write_slot
+from slotwise.runtime.kept import MARK, NAME, KeeperSettings, Kept, mark_of, start_kept
 from slotwise.runtime.logs import LogShipper, tail_lines
 
 log = structlog.get_logger(__name__)
@@ -39,12 +39,31 @@ _DYING_POLL_S = 0.02
 _DYING_POLLS = 25
 
 
+class WaitingProcess(Protocol):
+    """A process that runs already, with a keeper, in the slot's directory, and waits to be told what to be."""
+
+    @property
+    def kept(self) -> Kept:
+        """The process."""
+        ...
+
+    @property
+    def outputs(self) -> tuple[Path, Path]:
+        """The files of its standard output and error, in the slot's directory."""
+        ...
+
+    async def order(self, order: Mapping[str, object]) -> bool:
+        """Tell it. False if it cannot do it: then it is of no use any more."""
+        ...
+
+
 @dataclass(frozen=True)
 class SlotCommand:
     """One command of a deployed process. ``stdout`` and ``stderr`` name log files of the job (the same name: one
     file). ``files`` are written into the slot's directory before, readable by the owner only. ``keep_stdin``: its
     standard input is a pipe that stays open while its keeper lives. ``helper_pid_variable``: where it finds the
-    process id of the first helper.
+    process id of the first helper. ``waiting``: a process that can become this command when it gets ``order`` and the
+    environment; if it does not, the command is started all the same.
     """
 
     argv: tuple[str, ...]
@@ -55,6 +74,8 @@ class SlotCommand:
     files: Mapping[str, str] = field(default_factory=dict)
     keep_stdin: bool = False
     helper_pid_variable: str = ""
+    waiting: WaitingProcess | None = None
+    order: Mapping[str, object] = field(default_factory=dict, repr=False)
 
 
 class Launcher(Protocol):
@@ -63,7 +84,13 @@ class Launcher(Protocol):
     async def commands(
         self, allocation: AllocationId, job: JobId, process: str, spec: ProcessSpec, slot_dir: Path
     ) -> list[SlotCommand]:
-        """What to start, helpers first. Raises :class:`SlotwiseError` with what is missing on this machine."""
+        """What to start, helpers first. ``slot_dir`` is an empty folder; it may become a link to another beside it.
+        Raises :class:`SlotwiseError` with what is missing on this machine.
+        """
+        ...
+
+    def in_use(self, used: ResourceProfile) -> None:
+        """So much of the worker is taken by its slots' processes."""
         ...
 
     def tell(self, allocation: AllocationId, directives: DriverDirectives) -> None:
@@ -87,6 +114,7 @@ class Launcher(Protocol):
 class _Running:
     record: SlotRecord
     children: list[Kept] = field(default_factory=list)
+    placed: bool = False
     ending: bool = False
     killed: bool = False
     logs: list[Path] = field(default_factory=list)
@@ -150,7 +178,7 @@ class SlotRunner:
         adopted = []
         for record in records:
             slot_dir = self._slot_dir(record.allocation)
-            running = _Running(record, children=record.kept(slot_dir))
+            running = _Running(record, children=record.kept(slot_dir), placed=True)
             running.logs = [slot_dir / name for name in record.logs]
             for path in running.logs:
                 self._shipper.follow(record.job, path, resumed=True)
@@ -198,6 +226,8 @@ class SlotRunner:
             running.record = msgspec.structs.replace(
                 start, expected=len(commands), remembered=self._launcher.remembered(start.allocation)
             )
+            running.placed = True
+            self.say_use()
             for command in commands:
                 if running.ending:
                     break
@@ -233,6 +263,18 @@ class SlotRunner:
         await self._shipper.catch_up(running.logs, _LOGS_LIMIT_S)
         self._report_end(running, code, reason)
 
+    def note_keeper(self, pid: int, there: bool) -> None:
+        """A keeper that is not of a slot yet has been started, or has ended."""
+        if there:
+            self._records.add(pid)
+        else:
+            self._records.remove(pid)
+
+    def say_use(self) -> None:
+        """Tell the launcher how much of the worker its slots' processes have."""
+        placed = (running.record.profile for running in self._running.values() if running.placed)
+        self._launcher.in_use(sum(placed, ZERO))
+
     def _slot_dir(self, allocation: AllocationId) -> Path:
         return self.directory / "slots" / allocation
 
@@ -256,6 +298,7 @@ class SlotRunner:
         )
         if self._running.get(record.allocation) is running:
             del self._running[record.allocation]
+            self.say_use()
         self._report(ProcessChanged(record.allocation, status))
 
     async def _start(self, command: SlotCommand, slot_dir: Path, running: _Running) -> None:
@@ -265,11 +308,12 @@ class SlotRunner:
                 file.write(text)
         out = slot_dir / command.stdout
         err = slot_dir / command.stderr
-        env = dict(command.env)
+        env = {**command.env, NAME: running.record.allocation}
         if running.children and command.helper_pid_variable:
             env[command.helper_pid_variable] = str(running.children[0].pid)
         for path in dict.fromkeys((out, err)):
             running.logs.append(path)
+        waiting = command.waiting
 
         def made(kept: Kept) -> None:
             # On disk before the keeper learns what to run: there is no moment in which nobody knows of a command.
@@ -284,20 +328,44 @@ class SlotRunner:
             )
             write_slot(slot_dir, running.record)
 
-        await start_kept(
-            command.argv,
-            name=f"{running.record.process}.{len(running.children)}",
-            directory=slot_dir,
-            settings=self._keepers,
-            env=env,
-            cwd=command.cwd,
-            stdout=out,
-            stderr=err,
-            keep_stdin=command.keep_stdin,
-            made=made,
-        )
+        order = {**command.order, "env": env}
+        if waiting is None or not await self._hand_over(waiting, order, (out, err), running, made):
+            await start_kept(
+                command.argv,
+                name=f"{running.record.process}.{len(running.children)}",
+                directory=slot_dir,
+                settings=self._keepers,
+                env=env,
+                cwd=command.cwd,
+                stdout=out,
+                stderr=err,
+                keep_stdin=command.keep_stdin,
+                made=made,
+            )
         for path in dict.fromkeys((out, err)):
             self._shipper.follow(running.record.job, path)
+
+    async def _hand_over(
+        self,
+        waiting: WaitingProcess,
+        order: dict[str, Any],
+        logs: tuple[Path, Path],
+        running: _Running,
+        made: Callable[[Kept], None],
+    ) -> bool:
+        """Make a waiting process one of the slot's; false if it does not do what it is told."""
+        for path, name in dict(zip(waiting.outputs, logs, strict=True)).items():
+            # What it has said until now is nobody's; it goes on writing into the same files.
+            os.truncate(path, 0)
+            path.rename(name)
+        made(waiting.kept)
+        order["env"] = {**order["env"], MARK: mark_of(logs[0].parent)}
+        if await waiting.order(order):
+            return True
+        log.warning("a waiting process did not answer; another is started", process=running.record.process)
+        running.children.remove(waiting.kept)
+        await self._end_child(waiting.kept, 0.0)
+        return False
 
     async def _watch(self, running: _Running) -> tuple[int, str]:
         """Wait for the main command; if a helper dies before, let the main one notice, then end it."""
@@ -356,7 +424,7 @@ class SlotRunner:
         await self._shipper.forget(slot_dir)
         # First, so that nobody takes half a slot over.
         (slot_dir / "slot.json").unlink(missing_ok=True)
-        await asyncio.to_thread(shutil.rmtree, slot_dir, ignore_errors=True)
+        await asyncio.to_thread(remove_slot, slot_dir)
 
     async def settle(self) -> None:
         """Wait until all that was begun is done."""

@@ -27,11 +27,14 @@ from slotwise.spark.jvm_flags import fits
 MASTER = "spark+slotwise://embedded"
 GATEWAY_CLASS = "org.apache.spark.api.python.PythonGatewayServer"
 EXECUTOR_CLASS = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
+WARM_CLASS = "org.apache.spark.scheduler.cluster.slotwise.WarmJvm"
 RUNNER = Path(__file__).resolve().with_name("runner.py")
 PIPELINE_PROGRAM = RUNNER.with_name("pipeline_program.py")
 
 _SMALLEST_SERIAL_HEAP_BYTES = 512 * MIB
 """Below, the serial collector's survivor space pushes what Spark sees as heap under its floor of 450 MiB."""
+
+_WARM_HEAP_BYTES = 48 * MIB
 
 _OPENED_PACKAGES = (
     "java.base/java.lang",
@@ -46,10 +49,11 @@ _OPENED_PACKAGES = (
     "java.base/jdk.internal.ref",
     "java.base/sun.nio.ch",
     "java.base/sun.nio.cs",
+    "java.base/sun.nio.fs",
     "java.base/sun.util.calendar",
     "java.security.jgss/sun.security.krb5",
 )
-"""What Spark 4.0 to 4.3 opens (org.apache.spark.launcher.JavaModuleOptions)."""
+"""What Spark 4.0 to 4.3 opens (org.apache.spark.launcher.JavaModuleOptions), and sun.nio.fs for WarmJvm."""
 
 _GATEWAY_VARIABLES = ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET", "PYSPARK_SUBMIT_ARGS")
 _INHERITED_TO_DROP = ("SPARK_HOME", "SPARK_LOCAL_DIRS", "SPARK_EXECUTOR_DIRS", "SPARK_REMOTE")
@@ -85,17 +89,30 @@ class SlotContext:
 
 
 @dataclass(frozen=True)
+class Handover:
+    """The same process as a word to a JVM that runs already (``WarmJvm``): ``key`` is what had to be settled at that
+    JVM's start, the rest can be told. ``properties`` hold secrets.
+    """
+
+    key: tuple[str, ...]
+    main: tuple[str, ...]
+    properties: dict[str, str] = field(repr=False)
+
+
+@dataclass(frozen=True)
 class Command:
     """One process to start.
 
     ``env`` is the whole environment. ``files`` are texts to be written before the start, mode 0600, UTF-8, by their
-    name inside the slot directory. ``env`` and ``files`` hold secrets.
+    name inside the slot directory. ``env`` and ``files`` hold secrets. ``handover``: how a waiting JVM can become it,
+    if one can.
     """
 
     argv: tuple[str, ...]
     env: dict[str, str] = field(repr=False)
     files: dict[str, str] = field(repr=False)
     cwd: str
+    handover: Handover | None = None
 
 
 # ---- the three processes ----
@@ -115,12 +132,7 @@ def driver_jvm_command(process: DriverProcess, slot: SlotContext) -> Command:
     env = _base_env(slot)
     env.update(spec.env)
     cache = slot.jvm_cache if fits(slot.java, spec.driver.heap_bytes, options, env, own_classes) else ()
-    arguments = [
-        "-cp",
-        os.pathsep.join(class_path),
-        *_jvm_options(slot, spec.driver.heap_bytes, spec.driver.cores, options, cache),
-        *(f"-D{key}={value}" for key, value in sorted(conf.items())),
-    ]
+    jvm = _Jvm(slot, class_path, spec.driver.heap_bytes, spec.driver.cores, options, cache, conf)
     env.update(
         SPARK_HOME=str(slot.spark_home),
         SPARK_LOCAL_DIRS=str(slot.directory / "local"),
@@ -135,9 +147,7 @@ def driver_jvm_command(process: DriverProcess, slot: SlotContext) -> Command:
     _with_python(env, spec, slot)
     # The gateway's own switch: 1 would start a Spark Connect server instead.
     env["SPARK_CONNECT_MODE"] = "0"
-    return _java_command(
-        "driver", slot, arguments=arguments, main=(GATEWAY_CLASS,), env=env, cwd=spec.working_dir, user_options=options
-    )
+    return jvm.command("driver", (GATEWAY_CLASS,), env, spec.working_dir)
 
 
 def driver_program_command(process: DriverProcess, slot: SlotContext, *, jvm_pid: int | None = None) -> Command:
@@ -177,12 +187,8 @@ def executor_command(process: ExecutorProcess, slot: SlotContext) -> Command:
     env = _base_env(slot)
     env.update(launch.env)
     cache = slot.jvm_cache if fits(slot.java, process.size.heap_bytes, options, env, launch.class_path) else ()
-    arguments = [
-        "-cp",
-        os.pathsep.join([*launch.class_path, *spark_class_path(slot)]),
-        *_jvm_options(slot, process.size.heap_bytes, process.size.cores, options, cache),
-        *(f"-D{key}={value}" for key, value in sorted(launch.startup_conf.items())),
-    ]
+    class_path = [*launch.class_path, *spark_class_path(slot)]
+    jvm = _Jvm(slot, class_path, process.size.heap_bytes, process.size.cores, options, cache, launch.startup_conf)
     if "SPARK_HOME" in launch.env:
         env["SPARK_HOME"] = str(slot.spark_home)
     env.setdefault("PYTHONHASHSEED", "0")
@@ -203,16 +209,31 @@ def executor_command(process: ExecutorProcess, slot: SlotContext) -> Command:
     if resources is not None:
         files["resources.json"] = resources
         main += ["--resourcesFile", str(slot.directory / "resources.json")]
-    return _java_command(
-        "executor",
-        slot,
-        arguments=arguments,
-        main=main,
-        env=env,
-        cwd=str(slot.directory),
-        user_options=options,
-        more_files=files,
-    )
+    return jvm.command("executor", main, env, str(slot.directory), files)
+
+
+def warm_command(slot: SlotContext, heap_bytes: int, cores: int, rounds: int) -> Command:
+    """A JVM that waits to become a driver's or an executor's, after ``rounds`` of work of its own; the ``key`` of its
+    handover says whose. The command lacks its last word: the folder where it waits.
+    """
+    env = _base_env(slot)
+    env["SPARK_HOME"] = str(slot.spark_home)
+    env["SPARK_LOCAL_IP"] = "127.0.0.1"
+    env["SPARK_LOCAL_DIRS"] = str(slot.directory / "local")
+    cache = slot.jvm_cache if fits(slot.java, heap_bytes, (), env, ()) else ()
+    # The heap never shrinks below what it has at first, a part of the machine's memory if nobody says.
+    options = (f"-Xms{_WARM_HEAP_BYTES // MIB}m", *cache)
+    jvm = _Jvm(slot, spark_class_path(slot), heap_bytes, cores, (), options, {})
+    return jvm.command("warm", (WARM_CLASS, str(rounds)), env, str(slot.directory))
+
+
+def warm_program_command(slot: SlotContext) -> Command:
+    """A Python that has imported what drivers need, and waits for its program. Its last word is missing likewise."""
+    env = _base_env(slot)
+    env.setdefault("PYTHONHASHSEED", "0")
+    env.setdefault("PYTHONUNBUFFERED", "1")
+    env["SPARK_HOME"] = str(slot.spark_home)
+    return Command((slot.python, str(RUNNER), "--wait"), env, {}, str(slot.directory))
 
 
 # ---- what they share ----
@@ -351,36 +372,46 @@ def module_options(java_major: int) -> list[str]:
     return options
 
 
-def _jvm_options(
-    slot: SlotContext, heap_bytes: int, cores: int, user_options: Iterable[str], cache: Iterable[str]
-) -> list[str]:
-    user = list(user_options)
-    options = ["-XX:+IgnoreUnrecognizedVMOptions", *cache, *module_options(slot.java.major)]
-    options += ["-Djava.net.preferIPv6Addresses=false", f"-Xmx{heap_bytes // MIB}m"]
-    chosen = any(word.startswith("-XX:+Use") and word.endswith("GC") for word in user)
-    if cores == 1 and heap_bytes >= _SMALLEST_SERIAL_HEAP_BYTES and not chosen:
-        options.append("-XX:+UseSerialGC")
-    if not _names_log_configuration(user):
-        options.append(f"-Dlog4j2.configurationFile={(slot.directory / 'log4j2.properties').as_uri()}")
-    return options + user
+@dataclass(frozen=True)
+class _Jvm:
+    """What the JVMs have in common. ``user_options`` are the job's own, ``cache`` those for a cache of classes."""
 
+    slot: SlotContext
+    class_path: Iterable[str]
+    heap_bytes: int
+    cores: int
+    user_options: Iterable[str]
+    cache: Iterable[str]
+    conf: Mapping[str, str]
 
-def _java_command(
-    name: str,
-    slot: SlotContext,
-    *,
-    arguments: Iterable[str],
-    main: Iterable[str],
-    env: dict[str, str],
-    cwd: str,
-    user_options: Iterable[str],
-    more_files: Mapping[str, str] | None = None,
-) -> Command:
-    files = {f"{name}.args": argument_file(arguments), **(more_files or {})}
-    if not _names_log_configuration(user_options):
-        files["log4j2.properties"] = log_configuration(slot.log_level)
-    argv = (str(slot.java.path), f"@{slot.directory / f'{name}.args'}", *main)
-    return Command(argv, env, files, cwd)
+    def command(
+        self, name: str, main: Iterable[str], env: dict[str, str], cwd: str, files: Mapping[str, str] | None = None
+    ) -> Command:
+        slot, user = self.slot, list(self.user_options)
+        class_path = os.pathsep.join(self.class_path)
+        options = self._options()
+        arguments = ["-cp", class_path, "-XX:+IgnoreUnrecognizedVMOptions", *self.cache, *options]
+        all_files = dict(files or {})
+        if not _names_log_configuration(user):
+            arguments.append(f"-Dlog4j2.configurationFile={(slot.directory / 'log4j2.properties').as_uri()}")
+            all_files["log4j2.properties"] = log_configuration(slot.log_level)
+        arguments += [*user, *(f"-D{key}={value}" for key, value in sorted(self.conf.items()))]
+        all_files[f"{name}.args"] = argument_file(arguments)
+        argv = (str(slot.java.path), f"@{slot.directory / f'{name}.args'}", *main)
+        handover = None
+        if all(word in options or word.startswith("-Dspark.") for word in user):
+            told = dict(word.removeprefix("-D").partition("=")[::2] for word in user if word not in options)
+            key = (str(slot.java.path), class_path, slot.log_level, *options)
+            handover = Handover(key, tuple(main), {**told, **self.conf})
+        return Command(argv, env, all_files, cwd, handover)
+
+    def _options(self) -> list[str]:
+        options = [*module_options(self.slot.java.major), "-Djava.net.preferIPv6Addresses=false"]
+        options.append(f"-Xmx{self.heap_bytes // MIB}m")
+        chosen = any(word.startswith("-XX:+Use") and word.endswith("GC") for word in self.user_options)
+        if self.cores == 1 and self.heap_bytes >= _SMALLEST_SERIAL_HEAP_BYTES and not chosen:
+            options.append("-XX:+UseSerialGC")
+        return options
 
 
 def argument_file(arguments: Iterable[str]) -> str:

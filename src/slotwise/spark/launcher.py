@@ -14,15 +14,19 @@ import structlog
 
 from slotwise.model.errors import EnvironmentProblem
 from slotwise.model.ids import AllocationId, JobId
+from slotwise.model.job import DriverSize, ExecutorSize
 from slotwise.model.process import DriverDirectives, DriverProcess, ExecutorProcess, ProcessSpec
+from slotwise.model.resources import ResourceProfile
 from slotwise.runtime.slots import SlotCommand
 from slotwise.spark import launch
 from slotwise.spark.bridge import BridgeServer
 from slotwise.spark.bridge_jar import bridge_jar
+from slotwise.spark.conf import job_sizes
 from slotwise.spark.home import SparkHome, find_spark
 from slotwise.spark.java import Java, find_java
 from slotwise.spark.jvm_cache import JvmCache
 from slotwise.spark.jvm_cache_keeper import CacheKeeper, KeeperPolicy
+from slotwise.spark.warm_pool import DRIVER, EXECUTOR, Commands, Shape, Unit, Waiting, WarmPool
 
 log = structlog.get_logger(__name__)
 
@@ -85,6 +89,8 @@ class SparkLauncher:
         cache_root: Path | None = None,
         cache_policy: KeeperPolicy | None = None,
     ) -> None:
+        self.pool: WarmPool | None = None
+        """Processes that wait for slots, where there are to be any."""
         self._bridge = bridge
         self._cache_root = cache_root
         self._keeper = None if cache_root is None else CacheKeeper(cache_root, self._cache_wanted, cache_policy)
@@ -98,10 +104,6 @@ class SparkLauncher:
     ) -> list[SlotCommand]:
         """See :class:`slotwise.runtime.slots.Launcher`."""
         installed = await self._find()
-        cache_flags: tuple[str, ...] = ()
-        if installed.cache is not None and self._keeper is not None:
-            cache_flags = await self._cache_flags(installed.cache)
-            self._keeper.process_started(cached=bool(cache_flags))
         slot = launch.SlotContext(
             java=installed.java,
             spark_home=installed.spark.path,
@@ -113,20 +115,62 @@ class SparkLauncher:
             bridge_port=self._bridge.port,
             bridge_token=self._bridge.admit(allocation) if isinstance(spec, DriverProcess) else "",
             python_zips=installed.spark.python_zips,
-            jvm_cache=cache_flags,
+            jvm_cache=await self._cache_options(installed),
             base_env=os.environ,
             resource_addresses=(
                 self._addresses.give(allocation, spec.size.extended) if isinstance(spec, ExecutorProcess) else {}
             ),
         )
         if isinstance(spec, ExecutorProcess):
-            return [_slot_command(launch.executor_command(spec, slot), f"{process}.log")]
+            command = launch.executor_command(spec, slot)
+            unit = self._take(_executor_shape(spec.size), command, slot_dir)
+            return [_slot_command(command, f"{process}.log", waiting=unit.jvm if unit else None)]
         if not Path(spec.spec.working_dir).is_dir():
             raise EnvironmentProblem(f"the job's working directory {spec.spec.working_dir} is not on this worker")
+        jvm, program = launch.driver_jvm_command(spec, slot), launch.driver_program_command(spec, slot)
+        unit = self._take(_driver_shape(spec.spec.driver), jvm, slot_dir)
+        waiting = unit.program if unit is not None else None
+        if waiting is not None and (program.argv[0] != sys.executable or not waiting.fits(program.env)):
+            # Another Python, or one in another environment.
+            waiting.kept.kill()
+            waiting = None
         return [
-            _slot_command(launch.driver_jvm_command(spec, slot), f"{process}.jvm.log", keep_stdin=True),
-            _slot_command(launch.driver_program_command(spec, slot), f"{process}.out", f"{process}.err"),
+            _slot_command(jvm, f"{process}.jvm.log", keep_stdin=True, waiting=unit.jvm if unit else None),
+            _slot_command(program, f"{process}.out", f"{process}.err", waiting=waiting),
         ]
+
+    def in_use(self, used: ResourceProfile) -> None:
+        """What waits may have the rest."""
+        if self.pool is not None:
+            self.pool.in_use(used)
+
+    async def warm_commands(self, shape: Shape, directory: Path, rounds: int) -> Commands:
+        """How to start a unit of ``shape`` that waits in ``directory``."""
+        installed = await self._find()
+        slot = launch.SlotContext(
+            java=installed.java,
+            spark_home=installed.spark.path,
+            bridge_jar=installed.jar,
+            python=sys.executable,
+            directory=directory,
+            host=self._host,
+            job_id="",
+            jvm_cache=await self._cache_options(installed, used=False),
+            base_env=os.environ,
+        )
+        program = launch.warm_program_command(slot) if shape.role == DRIVER else None
+        return Commands(launch.warm_command(slot, shape.heap_bytes, shape.cores, rounds), program)
+
+    def _take(self, shape: Shape, command: launch.Command, slot_dir: Path) -> Unit | None:
+        return None if self.pool is None else self.pool.take(shape, command, slot_dir)
+
+    async def _cache_options(self, installed: _Installed, *, used: bool = True) -> tuple[str, ...]:
+        if installed.cache is None or self._keeper is None:
+            return ()
+        flags = await self._cache_flags(installed.cache)
+        if used:
+            self._keeper.process_started(cached=bool(flags))
+        return flags
 
     def tell(self, allocation: AllocationId, directives: DriverDirectives) -> None:
         """Pass directives on to the driver's JVM."""
@@ -154,7 +198,9 @@ class SparkLauncher:
         self._bridge.dismiss(allocation)
 
     async def close(self) -> None:
-        """End what is done in the background."""
+        """End what is done in the background, and what waits."""
+        if self.pool is not None:
+            await self.pool.close()
         if self._keeper is not None:
             await self._keeper.close()
 
@@ -192,9 +238,42 @@ def _cache(root: Path, java: Java, spark: SparkHome, jar: Path) -> JvmCache | No
         return None
 
 
+def default_shapes() -> tuple[Shape, ...]:
+    """What a job gets that states no sizes."""
+    sizes = job_sizes({})
+    return (_executor_shape(sizes.executor), _driver_shape(sizes.driver))
+
+
+def _driver_shape(size: DriverSize) -> Shape:
+    return Shape(DRIVER, size.heap_bytes, size.cores, size.profile)
+
+
+def _executor_shape(size: ExecutorSize) -> Shape:
+    return Shape(EXECUTOR, size.heap_bytes, size.cores, size.profile)
+
+
 def _slot_command(
-    command: launch.Command, stdout: str, stderr: str | None = None, *, keep_stdin: bool = False
+    command: launch.Command,
+    stdout: str,
+    stderr: str | None = None,
+    *,
+    keep_stdin: bool = False,
+    waiting: Waiting | None = None,
 ) -> SlotCommand:
+    # A Python is told what follows its runner.
+    order: dict[str, object] = {"cwd": command.cwd, "args": command.argv[2:]}
+    if command.handover is not None:
+        main, *arguments = command.handover.main
+        order.update(main=main, args=arguments, properties=command.handover.properties)
     return SlotCommand(
-        command.argv, command.env, command.cwd, stdout, stderr or stdout, command.files, keep_stdin, "SLOTWISE_JVM_PID"
+        command.argv,
+        command.env,
+        command.cwd,
+        stdout,
+        stderr or stdout,
+        command.files,
+        keep_stdin,
+        "SLOTWISE_JVM_PID",
+        waiting,
+        order,
     )

@@ -6,6 +6,10 @@ imports nothing of Slotwise. While the JVM starts it imports pyspark. The enviro
 ``SLOTWISE_JVM_PID``, ``SLOTWISE_JVM_TIMEOUT_S`` (default 120), ``SLOTWISE_PY_FILES`` (JSON list),
 ``SLOTWISE_PY_DIR`` (where single ``.py`` files of it are copied to).
 
+``runner.py --wait FOLDER`` imports first and learns later what to run: it makes the file ``ready`` in the folder, reads
+the pipe ``order`` (a JSON object: ``env``, the whole environment; ``cwd``; ``args``, what would follow ``runner.py``),
+and makes the file ``taken``.
+
 Exit codes: the program's own; 1 after an exception, 2 if the program cannot be read, 143 after SIGTERM.
 """
 
@@ -38,6 +42,8 @@ _STOP_TIMEOUT_S = 15.0
 
 def main(argv: "list[str]") -> int:
     """Run the program ``argv[1]`` with the arguments after it; returns the process's exit code."""
+    if argv[1] == "--wait":
+        argv = [argv[0], *_wait(argv[2])]
     program = os.path.abspath(argv[1])
     settings = {
         name: os.environ.pop(name, "")
@@ -67,6 +73,22 @@ def main(argv: "list[str]") -> int:
         return _exit_code(exit_)
 
 
+def _wait(folder: str) -> "list[str]":
+    """Import what drivers need, and wait for the order; returns its arguments."""
+    _import_pyspark()
+    with open(os.path.join(folder, "ready"), "x"):
+        pass
+    with open(os.path.join(folder, "order"), "rb") as pipe:
+        order = json.loads(pipe.read())
+    os.environ.clear()
+    os.environ.update(order["env"])
+    os.chdir(order["cwd"])
+    with open(os.path.join(folder, "taken"), "x"):
+        pass
+    args: list[str] = order["args"]
+    return args
+
+
 def _read_program(program: str) -> Any:
     """The program's code, or the exit code if there is none to run."""
     try:
@@ -88,18 +110,7 @@ def _read_program(program: str) -> Any:
 def _attach(connection: str, jvm_pid: str, timeout_s: float) -> None:
     """Import pyspark, wait for the JVM, and leave its port and secret where pyspark looks for them."""
     deadline = time.monotonic() + timeout_s
-    try:
-        import pyspark.sql  # noqa: F401
-    except ImportError as error:
-        print(f"{sys.executable} cannot import pyspark: {error}", file=sys.stderr)
-        raise SystemExit(1) from None
-    # getOrCreate imports pandas where it is installed; here it costs nothing, the JVM takes longer.
-    if importlib.util.find_spec("pandas") is not None:
-        try:
-            import pandas  # noqa: F401
-        except Exception as error:
-            # The program will meet the same error if it needs pandas.
-            print(f"pandas is installed but cannot be imported: {error}", file=sys.stderr)
+    _import_pyspark()
     pid = int(jvm_pid) if jvm_pid else None
     while not os.path.isfile(connection):
         if pid is not None and not _alive(pid):
@@ -114,6 +125,21 @@ def _attach(connection: str, jvm_pid: str, timeout_s: float) -> None:
         secret = info.read(int.from_bytes(info.read(4), "big")).decode("utf-8")
     os.environ["PYSPARK_GATEWAY_PORT"] = str(port)
     os.environ["PYSPARK_GATEWAY_SECRET"] = secret
+
+
+def _import_pyspark() -> None:
+    try:
+        import pyspark.sql  # noqa: F401
+    except ImportError as error:
+        print(f"{sys.executable} cannot import pyspark: {error}", file=sys.stderr)
+        raise SystemExit(1) from None
+    # getOrCreate imports pandas where it is installed; here it costs nothing, the JVM takes longer.
+    if importlib.util.find_spec("pandas") is not None:
+        try:
+            import pandas  # noqa: F401
+        except Exception as error:
+            # The program will meet the same error if it needs pandas.
+            print(f"pandas is installed but cannot be imported: {error}", file=sys.stderr)
 
 
 def _alive(pid: int) -> bool:

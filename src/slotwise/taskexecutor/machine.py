@@ -24,6 +24,7 @@ from slotwise.model.ids import (
 from slotwise.model.process import ExecutorIdentity, ExecutorProcess
 from slotwise.model.resources import ResourceProfile
 from slotwise.model.timers import Timers
+from slotwise.model.warm import WarmUnits
 from slotwise.protocol.effects import (
     AdoptedSlot,
     CleanSlot,
@@ -107,6 +108,7 @@ class TaskExecutor:
         self.stopping: str | None = None
         self.draining: str | None = None
         self.rss_bytes = 0
+        self.warm: WarmUnits | None = None
         self._out = Outbox(worker_address(config.worker))
         self._timers = Timers()
         # Reports of this process are newer than all of the earlier ones.
@@ -389,7 +391,9 @@ class TaskExecutor:
     def _report(self, effects: Effects) -> None:
         if self.registered:
             draining = self.draining is not None
-            self._out.send(effects, RESOURCE_MANAGER, WorkerReport(self._slot_report(), self.rss_bytes, draining))
+            self._out.send(
+                effects, RESOURCE_MANAGER, WorkerReport(self._slot_report(), self.rss_bytes, draining, self.warm)
+            )
 
     def _report_to_job(self, job: JobId, effects: Effects, gone: tuple[AllocationId, ...] = ()) -> None:
         seq = self._job_seq.get(job, self._first_seq) + 1

@@ -56,6 +56,7 @@ def worker(entry: Worker, now: float) -> JsonObject:
         "blocked": entry.blocked,
         "leaving": entry.leaving,
         "rss_bytes": entry.rss_bytes,
+        "warm": entry.warm,
         "allocatedSlots": [
             {
                 "allocation": allocation,

@@ -1,0 +1,431 @@
+"""Processes that wait on a worker for the next driver or executor, so that it need not wait for them.
+
+A *unit* is what one slot's process needs: an executor's JVM; or a driver's, with a Python that has pyspark imported.
+Its folder lies among the slots' folders, and becomes the slot's when the unit is taken: the slot's name is then a link
+to it. Everything is used once; nothing of a job is left for the next.
+
+Units only take what no slot's process uses (:meth:`WarmPool.in_use`): they end when their room is needed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import os
+import shutil
+import signal
+import time
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+import structlog
+
+from slotwise.model.errors import SlotwiseError
+from slotwise.model.resources import GIB, ZERO, ResourceProfile, fits
+from slotwise.model.warm import WarmUnits
+from slotwise.runtime.kept import KeeperSettings, Kept, start_kept
+from slotwise.spark.jvm_flags import OPTION_VARIABLES
+from slotwise.spark.launch import Command
+
+log = structlog.get_logger(__name__)
+
+DRIVER = "driver"
+EXECUTOR = "executor"
+
+_LOOK_S = 0.5
+_READY_LIMIT_S = 180.0
+_TAKEN_LIMIT_S = 5.0
+_POLL_S = 0.01
+_END_GRACE_S = 2.0
+_KEPT_SHAPES = 8
+# Read when a process starts, or when it imports: too late for one that waits.
+_READ_BY_ALL = ("LD_", "TZ", "LANG", "LC_", "MALLOC_", "GLIBC_")
+_READ_BY_JVM = (*_READ_BY_ALL, *OPTION_VARIABLES)
+_READ_BY_PYTHON = (*_READ_BY_ALL, "PYTHON", "OMP_", "MKL_", "OPENBLAS_", "NUMEXPR_", "ARROW_")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a unit is for: its role, the heap and the cores of its JVM, and the size of the slot that can take it."""
+
+    role: str
+    heap_bytes: int
+    cores: int
+    profile: ResourceProfile
+
+
+@dataclass(frozen=True)
+class WarmPolicy:
+    """How many units of what. ``drivers`` and ``executors``: so many of each, at most; the shapes used last come first.
+    ``rounds``: how often each goes through its little work. ``quiet_s``: so long after the last start of a slot's
+    process none is begun, and what is under way is halted. None is begun with less than ``least_memory_bytes`` free
+    on the machine, nor while more than ``busy_percent`` of its processors are in use. With ``quiet_s`` 0 they are begun
+    at once, and however busy it is.
+    """
+
+    drivers: int = 1
+    executors: int = 1
+    rounds: int = 2
+    quiet_s: float = 3.0
+    busy_percent: float = 70.0
+    least_memory_bytes: int = 1 * GIB
+
+
+@dataclass(frozen=True)
+class Commands:
+    """How a unit is started; ``program`` is its Python, for drivers."""
+
+    jvm: Command
+    program: Command | None
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Who can take it (:class:`slotwise.spark.launch.Handover`)."""
+        assert self.jvm.handover is not None
+        return self.jvm.handover.key
+
+
+@dataclass
+class Waiting:
+    """One process of a unit. Its pipe lies in ``folder``; ``outputs`` are the files of its standard output and error.
+    It was started with ``env``, of which it has read the variables that begin with ``read`` for good.
+    """
+
+    kept: Kept
+    folder: Path
+    outputs: tuple[Path, Path]
+    env: Mapping[str, str] = field(repr=False)
+    read: tuple[str, ...]
+
+    @property
+    def ready(self) -> bool:
+        """Whether it waits for its order."""
+        return (self.folder / "ready").exists()
+
+    def fits(self, env: Mapping[str, str]) -> bool:
+        """Whether it can take this environment, though it was started with another."""
+        names = {name for name in (*env, *self.env) if name.startswith(self.read)}
+        return all(env.get(name) == self.env.get(name) for name in names)
+
+    async def order(self, order: Mapping[str, object]) -> bool:
+        """Have it begin. False if it does not: then it is of no use any more."""
+        return await asyncio.to_thread(self._order, json.dumps(order).encode())
+
+    def _order(self, text: bytes) -> bool:
+        try:
+            # Without a reader at the other end this fails rather than waits.
+            pipe = os.open(self.folder / "order", os.O_WRONLY | os.O_NONBLOCK)
+            os.set_blocking(pipe, True)
+            with os.fdopen(pipe, "wb") as stream:
+                stream.write(text)
+        except OSError:
+            return False
+        deadline = time.monotonic() + _TAKEN_LIMIT_S
+        while not (self.folder / "taken").exists():
+            if time.monotonic() > deadline or not self.kept.alive:
+                return False
+            time.sleep(_POLL_S)
+        return True
+
+
+@dataclass
+class Unit:
+    """A unit in ``directory``. ``begun``: when, by the monotonic clock."""
+
+    shape: Shape
+    key: tuple[str, ...]
+    directory: Path
+    begun: float
+    jvm: Waiting
+    program: Waiting | None = None
+
+    @property
+    def processes(self) -> list[Waiting]:
+        """All of its processes."""
+        return [self.jvm] if self.program is None else [self.jvm, self.program]
+
+    @property
+    def ready(self) -> bool:
+        """Whether it can be taken."""
+        return all(one.ready and one.kept.alive for one in self.processes)
+
+
+@dataclass
+class WarmCounts:
+    """What a pool has seen since its start, and has now."""
+
+    hits: Counter[str] = field(default_factory=Counter)
+    misses: Counter[str] = field(default_factory=Counter)
+    failed: int = 0
+
+
+class WarmPool:
+    """The waiting units of one worker, whose slots lie in ``slots`` and which has ``total``. ``commands`` says how to
+    start a unit of a shape in a folder; ``first`` are the shapes to have before any was used. ``noted`` is told of each
+    keeper that is started (True) and has ended (False).
+    """
+
+    def __init__(
+        self,
+        slots: Path,
+        total: ResourceProfile,
+        policy: WarmPolicy,
+        keepers: KeeperSettings,
+        commands: Callable[[Shape, Path], Awaitable[Commands]],
+        first: Sequence[Shape],
+        noted: Callable[[int, bool], None],
+    ) -> None:
+        self.units: list[Unit] = []
+        self.counts = WarmCounts()
+        self._slots = slots
+        self._total = total
+        self._policy = policy
+        self._keepers = keepers
+        self._commands = commands
+        self._shapes: deque[Shape] = deque(first, _KEPT_SHAPES)
+        self._noted = noted
+        self._used = ZERO
+        self._last_start = 0.0
+        self._names = itertools.count(1)
+        self._halted = False
+        self._warming: Unit | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._ending: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        """Begin to keep units."""
+        self._task = asyncio.get_running_loop().create_task(self._keep())
+
+    def take(self, shape: Shape, command: Command, slot_dir: Path) -> Unit | None:
+        """A unit that can become the process of the slot at ``slot_dir``, which is an empty folder and becomes the
+        unit's; or None. Whether or not, there will be others of this shape.
+        """
+        self._last_start = time.monotonic()
+        self._halt()
+        if shape in self._shapes:
+            self._shapes.remove(shape)
+        self._shapes.append(shape)
+        found = self._find(shape.role, command)
+        if found is None:
+            self.counts.misses[shape.role] += 1
+            return None
+        self.counts.hits[shape.role] += 1
+        self.units.remove(found)
+        slot_dir.rmdir()
+        slot_dir.symlink_to(found.directory.name)
+        return found
+
+    def _find(self, role: str, command: Command) -> Unit | None:
+        if command.handover is None:
+            return None
+        for unit in self.units:
+            same = unit.shape.role == role and unit.key == command.handover.key
+            if same and unit is not self._warming and unit.ready and unit.jvm.fits(command.env):
+                return unit
+        return None
+
+    def in_use(self, used: ResourceProfile) -> None:
+        """The slots' processes now have this much of the worker: units that have no room beside them end."""
+        self._used = used
+        while self.units and not self._has_room(ZERO):
+            # The one that is not ready yet, then the one whose shape was used longest ago.
+            ready = {unit.directory: unit.ready for unit in self.units}
+            last = min(self.units, key=lambda unit: (ready[unit.directory], self._rank(unit.shape), unit.begun))
+            self._discard(last, "its room is needed")
+
+    def report(self) -> WarmUnits:
+        """What there is, for people."""
+        ready = [unit for unit in self.units if unit is not self._warming]
+        return WarmUnits(
+            drivers=sum(1 for unit in ready if unit.shape.role == DRIVER),
+            executors=sum(1 for unit in ready if unit.shape.role == EXECUTOR),
+            warming=len(self.units) - len(ready),
+            memory_bytes=sum(map(_memory, self.units)),
+            oldest_s=max((time.monotonic() - unit.begun for unit in self.units), default=0.0),
+            hits=self.counts.hits.total(),
+            misses=self.counts.misses.total(),
+            failed=self.counts.failed,
+        )
+
+    async def close(self) -> None:
+        """End all of them."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        for unit in list(self.units):
+            self._discard(unit, "the worker ends")
+        await asyncio.gather(*self._ending, return_exceptions=True)
+
+    # ------------------------------------------------------------------------------------------- keeping
+
+    async def _keep(self) -> None:
+        psutil.cpu_percent(None)
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            for unit in list(self.units):
+                if unit is not self._warming and not unit.ready:
+                    self._discard(unit, "it has ended")
+            quiet = time.monotonic() - self._last_start >= self._policy.quiet_s
+            if self._warming is not None:
+                self._watch(self._warming, quiet)
+            elif quiet and (wanted := self._wanted()) and not self._busy():
+                await self._provide(wanted)
+
+    def _watch(self, unit: Unit, quiet: bool) -> None:
+        """The one that warms up: one at a time, and only while no slot's process starts."""
+        if quiet and self._halted:
+            self._signal(unit, signal.SIGCONT)
+            self._halted = False
+        if unit.ready:
+            self._warming = None
+            took = time.monotonic() - unit.begun
+            log.info("warm unit ready", role=unit.shape.role, seconds=round(took, 1), memory=_memory(unit))
+        elif not all(one.kept.alive for one in unit.processes) or time.monotonic() - unit.begun > _READY_LIMIT_S:
+            self.counts.failed += 1
+            self._discard(unit, f"it did not get ready; {_last_words(unit)}")
+            # Not again at once, and again: somebody should look at it.
+            self._last_start = time.monotonic() + 10 * min(self.counts.failed, 60)
+
+    def _halt(self) -> None:
+        if self._warming is not None and not self._halted and self._policy.quiet_s > 0:
+            self._signal(self._warming, signal.SIGSTOP)
+            self._halted = True
+
+    @staticmethod
+    def _signal(unit: Unit, number: int) -> None:
+        # Not their keepers: these must see when the worker is gone.
+        for one in unit.processes:
+            if one.kept.pid:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(one.kept.pid, number)
+
+    def _busy(self) -> bool:
+        if self._policy.quiet_s <= 0:
+            return False
+        percent = psutil.cpu_percent(None)
+        return percent > self._policy.busy_percent or (
+            psutil.virtual_memory().available < self._policy.least_memory_bytes
+        )
+
+    def _wanted(self) -> Counter[Shape]:
+        """The units to have, as far as there is room beside the slots: drivers first, which every job needs; of each
+        role one of every shape, those used last first, then more of them.
+        """
+        found: Counter[Shape] = Counter()
+        room = self._used
+        for role, most in ((DRIVER, self._policy.drivers), (EXECUTOR, self._policy.executors)):
+            shapes = [shape for shape in reversed(self._shapes) if shape.role == role]
+            left = most
+            while left and (fitting := [shape for shape in shapes if fits(room + shape.profile, self._total)]):
+                for shape in fitting[:left]:
+                    if fits(room + shape.profile, self._total):
+                        found[shape] += 1
+                        room += shape.profile
+                        left -= 1
+        return found
+
+    async def _provide(self, wanted: Counter[Shape]) -> None:
+        """Begin one that is missing; what is not wanted makes room for it."""
+        have = Counter(unit.shape for unit in self.units)
+        missing = wanted - have
+        if not missing:
+            return
+        for unit in [unit for unit in self.units if have[unit.shape] > wanted[unit.shape]]:
+            if have[unit.shape] > wanted[unit.shape]:
+                have[unit.shape] -= 1
+                self._discard(unit, "jobs use others now")
+        shape = next(iter(missing))
+        if self._has_room(shape.profile):
+            await self._begin(shape)
+
+    def _has_room(self, more: ResourceProfile) -> bool:
+        wanted = sum((unit.shape.profile for unit in self.units), self._used + more)
+        return fits(wanted, self._total)
+
+    def _rank(self, shape: Shape) -> int:
+        return self._shapes.index(shape) if shape in self._shapes else -1
+
+    # ------------------------------------------------------------------------------------------- one unit
+
+    async def _begin(self, shape: Shape) -> None:
+        directory = self._slots / f".warm-{next(self._names)}"
+        try:
+            directory.mkdir(mode=0o700)
+            commands = await self._commands(shape, directory)
+            jvm = await self._start(commands.jvm, directory, "jvm")
+            unit = Unit(shape, commands.key, directory, time.monotonic(), jvm)
+            self.units.append(unit)
+            self._warming, self._halted = unit, False
+            if commands.program is not None:
+                unit.program = await self._start(commands.program, directory, "program")
+        except (SlotwiseError, OSError) as error:
+            log.warning("a warm unit could not be started", role=shape.role, reason=str(error))
+            self._last_start = time.monotonic() + 60
+            if self._warming is not None:
+                self._discard(self._warming, "its program did not start")
+            else:
+                shutil.rmtree(directory, ignore_errors=True)
+
+    async def _start(self, command: Command, directory: Path, name: str) -> Waiting:
+        folder = directory / f"waiting-{name}"
+        folder.mkdir(mode=0o700)
+        os.mkfifo(folder / "order", 0o600)
+        for file, text in command.files.items():
+            path = directory / file
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as made:
+                made.write(text)
+        is_jvm = name == "jvm"
+        output, error = directory / f"{name}.log", directory / f"{name}.{'log' if is_jvm else 'err'}"
+        kept = await start_kept(
+            (*command.argv, str(folder)),
+            name=f"warm-{name}",
+            directory=directory,
+            settings=self._keepers,
+            env=command.env,
+            cwd=command.cwd,
+            stdout=output,
+            stderr=error,
+            keep_stdin=is_jvm,
+            made=lambda made: self._noted(made.keeper, True),
+        )
+        return Waiting(kept, folder, (output, error), command.env, _READ_BY_JVM if is_jvm else _READ_BY_PYTHON)
+
+    def _discard(self, unit: Unit, why: str) -> None:
+        if unit in self.units:
+            self.units.remove(unit)
+        if unit is self._warming:
+            self._warming, self._halted = None, False
+        log.info("warm unit ends", role=unit.shape.role, reason=why)
+        task = asyncio.get_running_loop().create_task(self._end(unit))
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+
+    async def _end(self, unit: Unit) -> None:
+        for one in unit.processes:
+            # It holds nothing that anybody wants, and may be halted.
+            one.kept.kill()
+            await one.kept.end(_END_GRACE_S)
+            self._noted(one.kept.keeper, False)
+        await asyncio.to_thread(shutil.rmtree, unit.directory, ignore_errors=True)
+
+
+def _memory(unit: Unit) -> int:
+    found = 0
+    for one in unit.processes:
+        with contextlib.suppress(psutil.Error):
+            found += psutil.Process(one.kept.pid).memory_info().rss
+    return found
+
+
+def _last_words(unit: Unit) -> str:
+    for name in ("program.err", "program.log", "jvm.log"):
+        with contextlib.suppress(OSError):
+            lines = (unit.directory / name).read_text(encoding="utf-8", errors="replace").split("\n")
+            if words := [line.strip() for line in lines if line.strip()]:
+                return f"{name}: {words[-1]}"
+    return "it said nothing"
