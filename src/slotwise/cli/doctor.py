@@ -38,7 +38,7 @@ class Finding:
 @click.command()
 @json_option
 def doctor(as_json: bool) -> int:
-    """Check this machine: Java, Python, Spark, pipelines, bridge, JVM cache, memory, disk, ports. Exit code 1 when
+    """Check this machine: Java, Python, Spark, pipelines, bridge, JVM cache, warm starts, memory, disk, ports. Exit code 1 when
     something is missing.
     """
     findings = [check() for check in CHECKS]
@@ -153,6 +153,31 @@ def _jvm_cache() -> Finding:
     return Finding(name, "warning", status.reason, "JVMs start without")
 
 
+def _warm_units() -> Finding:
+    from slotwise.config import load
+    from slotwise.spark.home import find_spark
+    from slotwise.spark.java import FIRST_WITH_CHDIR, find_java
+    from slotwise.spark.launcher import default_shapes
+
+    name = "Warm starts"
+    try:
+        drivers, executors = load().warm_units()
+        java = find_java(spark_version=find_spark().version)
+    except SlotwiseError as error:
+        return Finding(name, "warning", str(error), "see what is said of Java and Spark above")
+    if not drivers and not executors:
+        return Finding(name, "ok", "switched off (taskmanager.warm.mode)")
+    if not hasattr(os, "mkfifo"):
+        return Finding(name, "warning", "this system has no named pipes", "drivers and executors start when needed")
+    sizes = {shape.role: shape.profile.memory_bytes for shape in default_shapes()}
+    need = sizes["driver"] * min(drivers, 1) + sizes["executor"] * min(executors, 1)
+    found = f"on workers with {format_bytes(need)} free beside their slots (slotwise workers shows them)"
+    if java.major < FIRST_WITH_CHDIR:
+        advice = "files that a job's own Java code opens by relative names need Java 22; see docs/warm-starts.md"
+        return Finding(name, "ok", f"{found}; Java {java.major}", advice)
+    return Finding(name, "ok", found)
+
+
 def _memory() -> Finding:
     memory = psutil.virtual_memory()
     found = f"{format_bytes(memory.total)} in all, {format_bytes(memory.available)} available"
@@ -223,6 +248,7 @@ CHECKS: tuple[Callable[[], Finding], ...] = (
     _pipelines,
     _bridge,
     _jvm_cache,
+    _warm_units,
     _memory,
     _cores,
     _disk,

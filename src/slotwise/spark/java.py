@@ -15,6 +15,9 @@ from slotwise.model.errors import EnvironmentProblem
 OLDEST_MAJOR = 17
 """Spark 4 needs this Java or a newer one."""
 
+FIRST_WITH_CHDIR = 22
+"""From this version on Java can call the C library, and so change its working directory for everything in it."""
+
 _NEWEST_FOR_OLD_SPARK = 23
 _RELEASE_LINE = re.compile(r'^JAVA_VERSION="([^"]+)"', re.MULTILINE)
 _VERSION_OUTPUT = re.compile(r'version "([^"]+)"')

@@ -260,8 +260,8 @@ def _slot_command(
     keep_stdin: bool = False,
     waiting: Waiting | None = None,
 ) -> SlotCommand:
-    # A Python is told what follows its runner.
-    order: dict[str, object] = {"cwd": command.cwd, "args": command.argv[2:]}
+    # A Python is told what follows its runner. Where a process is, it never knows by the name of a link.
+    order: dict[str, object] = {"cwd": os.path.realpath(command.cwd), "args": command.argv[2:]}
     if command.handover is not None:
         main, *arguments = command.handover.main
         order.update(main=main, args=arguments, properties=command.handover.properties)

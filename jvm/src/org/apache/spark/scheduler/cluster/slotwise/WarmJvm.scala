@@ -15,6 +15,7 @@ import org.apache.hadoop.security.UserGroupInformation
 import org.apache.spark.{HeartbeatReceiver, SecurityManager, SparkConf, SparkContext, SparkEnv}
 import org.apache.spark.rpc.RpcEnv
 import org.apache.spark.sql.SparkSession
+import org.apache.spark.sql.internal.StaticSQLConf
 import org.apache.spark.util.Utils
 
 /**
@@ -47,7 +48,9 @@ object WarmJvm {
     SparkEnv.set(null)
     Utils.clearLocalRootDirs()
     UserGroupInformation.reset()
-    System.setProperties(before)
+    // Those that Java and its libraries set on first use are as they would be.
+    System.getProperties.stringPropertyNames().asScala.filter(_.startsWith("spark.")).foreach(System.clearProperty)
+    before.stringPropertyNames().asScala.foreach(name => System.setProperty(name, before.getProperty(name)))
     giveBackMemory()
   }
 
@@ -92,6 +95,7 @@ private object WorkingDirectory {
     forFiles(folder)
     forPaths(folder)
     forProcess(folder)
+    forTables()
   }
 
   /** `java.io.File` remembers it from the JVM's start. */
@@ -108,6 +112,10 @@ private object WorkingDirectory {
     // Otherwise relative paths go to the kernel as they are.
     set(system, "needToResolveAgainstDefaultDirectory", true)
   }
+
+  /** Spark computes the default place of tables once. */
+  private def forTables(): Unit =
+    set(StaticSQLConf.WAREHOUSE_PATH, "_defaultValue", Utils.resolveURI("spark-warehouse").toString)
 
   /**
    * The kernel's own idea, which plain streams and native code go by. Java can call the C library from version 22 on; before, they see the
