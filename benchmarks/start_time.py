@@ -3,7 +3,9 @@ same run.
 
 The peer is `spark-submit` to a standalone master with two workers that run already. Ours is measured twice: `slotwise
 run`, which also starts and ends its whole cluster, and `slotwise submit` to a master and two workers that run
-already. The program is the same; its tasks tell when they ran."""
+already. The program is the same; its tasks tell when they ran.
+
+Then from the request to the first row of a small job, by what is prepared on the workers: see start_stages.py."""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from _harness import Case, arguments, case, median, show
+from _harness import Case, arguments, case, check, median, show
 from slotwise.spark.home import find_spark
 from slotwise.spark.java import find_java
 
@@ -43,13 +45,23 @@ LIMIT_S = 120.0
 def main() -> None:
     """Measure and print."""
     parser = arguments(__doc__ or "")
-    parser.add_argument("--rounds", type=int, default=3, help="measurements of each; the median is shown")
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=3,
+        help="measurements of each; the median is shown (of the first cases three at most)",
+    )
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="start-time-") as folder:
         directory = Path(folder)
         program = directory / "program.py"
         program.write_text(PROGRAM)
-        show(measure(directory, program, given.rounds), given.json)
+        # It imports this file's helpers.
+        import start_stages
+
+        cases = measure(directory, program, min(given.rounds, 3)) + start_stages.measure(directory, given.rounds)
+        show(cases, given.json)
+        raise SystemExit(check("start_time", cases) if given.check else 0)
 
 
 def measure(directory: Path, program: Path, rounds: int) -> list[Case]:

@@ -38,8 +38,8 @@ class Finding:
 @click.command()
 @json_option
 def doctor(as_json: bool) -> int:
-    """Check this machine: Java, Python, Spark, pipelines, bridge, JVM cache, warm starts, memory, disk, ports. Exit code 1 when
-    something is missing.
+    """Check this machine: Java, Python, Spark, pipelines, bridge, JVM cache, warm starts, memory, disk, ports. Exit
+    code 1 when something is missing.
     """
     findings = [check() for check in CHECKS]
     if as_json:

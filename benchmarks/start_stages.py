@@ -1,0 +1,143 @@
+"""From a submission to the first row of a small job, by what is prepared, beside spark-submit in the same run.
+
+Ours counts from the HTTP request, the peer's from its command, both to the moment when the program has collected its
+rows. Each stage is a cluster of its own with two workers; `never seen` is a query with nothing of which anything was
+warmed up. Used by start_time.py."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from pathlib import Path
+
+from _harness import Case, case, median
+from slotwise.client import Client, read_token
+from slotwise.model.job import JobSpec
+from slotwise.spark.conf import job_sizes
+from slotwise.spark.home import find_spark
+from start_time import slotwise_argv, slotwise_cluster, spark_cluster, until
+
+QUERIES = {
+    "usual": 'rows.groupBy("k").sum("v").collect()',
+    "never seen": (
+        'rows.selectExpr("k", "explode(split(concat_ws(\\"-\\", k, v, v % 9), \\"-\\")) as w", "v")'
+        '.filter("w rlike \\"^[0-9]+$\\"").cube("k").agg({"v": "stddev", "w": "collect_set"}).collect()'
+    ),
+}
+PROGRAM = """\
+import sys, time
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.getOrCreate()
+rows = spark.read.parquet(sys.argv[1])
+assert QUERY
+with open(sys.argv[2], "a") as file:
+    file.write(f"{time.time():.6f}\\n")
+spark.stop()
+"""
+STAGES = {
+    "cold": {"JVM_CACHE_MODE": "off", "WARM_MODE": "off"},
+    "JVM cache": {"WARM_MODE": "off"},
+    "warm processes": {"WARM_MODE": "minimal", "WARM_QUIET_TIME": "0s", "WARM_ROUNDS": "4"},
+}
+
+
+def measure(directory: Path, rounds: int) -> list[Case]:
+    """All stages, and the peer."""
+    source = _input(directory)
+    programs = {}
+    for name, query in QUERIES.items():
+        programs[name] = directory / f"{name.replace(' ', '-')}.py"
+        programs[name].write_text(PROGRAM.replace("QUERY", query))
+    peer = _spark_submit(directory, source, programs, rounds)
+    caches = {**os.environ, "SLOTWISE_CONF_TASKMANAGER_JVM_CACHE_DIRECTORY": str(directory / "caches")}
+    subprocess.run(slotwise_argv("cache", "build"), env=caches, capture_output=True, check=True)
+    cases = []
+    for stage, settings in STAGES.items():
+        env = {**caches, "SLOTWISE_STATE_DIR": str(directory / f"state-{stage[:4]}")}
+        env.update({f"SLOTWISE_CONF_TASKMANAGER_{key}": value for key, value in settings.items()})
+        ours, memory = _stage(directory, env, source, programs, rounds)
+        cases += [
+            case(f"first row, {query} query: {stage}", "s", median(ours[query]), median(peer[query]))
+            for query in QUERIES
+        ]
+        if memory:
+            cases.append(case("memory of a driver and an executor that wait", "MiB", median(memory) / 1024**2))
+    return cases
+
+
+def _input(directory: Path) -> Path:
+    import pyarrow as arrow
+    from pyarrow import parquet
+
+    path = directory / "input.parquet"
+    parquet.write_table(arrow.table({"k": [row % 7 for row in range(100_000)], "v": list(range(100_000))}), path)
+    return path
+
+
+def _stage(
+    directory: Path, env: dict[str, str], source: Path, programs: dict[str, Path], rounds: int
+) -> tuple[dict[str, list[float]], list[float]]:
+    """Seconds of each query, and what one worker's waiting processes hold."""
+    found: dict[str, list[float]] = {name: [] for name in programs}
+    memory: list[float] = []
+    warm = env["SLOTWISE_CONF_TASKMANAGER_WARM_MODE"] != "off"
+    sizes = job_sizes({}, num_executors=1)
+    token = Path(env["SLOTWISE_STATE_DIR"]) / "token"
+    started = 0
+    with (
+        slotwise_cluster(directory, env, cores=2, memory="5g"),
+        Client(env["SLOTWISE_MASTER"], read_token(token)) as client,
+    ):
+        for _ in range(rounds):
+            for name, program in programs.items():
+                if warm:
+                    memory.append(_until_warm(client, started))
+                marks = directory / f"marks-{time.time_ns()}"
+                spec = JobSpec(
+                    name=name,
+                    program=str(program),
+                    args=(str(source), str(marks)),
+                    working_dir=str(directory),
+                    driver=sizes.driver,
+                    executor=sizes.executor,
+                    initial_executors=1,
+                )
+                began = time.time()
+                job = client.submit(spec)
+                last = [details["state"] for details in client.wait(job)][-1]
+                if last != "FINISHED":
+                    raise SystemExit(f"the job ended as {last}")
+                found[name].append(float(marks.read_text()) - began)
+                started += 2
+    return found, memory
+
+
+def _until_warm(client: Client, started: int) -> float:
+    """Wait until both workers have a driver and an executor that wait, and know of as many processes as were started;
+    the memory that one worker's hold.
+    """
+    while True:
+        workers = client.call("GET", "/v1/taskmanagers")["taskmanagers"]
+        reports = [worker["warm"] or {} for worker in workers]
+        counted = sum(report.get("hits", 0) + report.get("misses", 0) for report in reports)
+        if counted == started and all(
+            report.get("drivers") and report.get("executors") and not report["warming"] for report in reports
+        ):
+            return float(max(report["memory_bytes"] for report in reports))
+        time.sleep(0.5)
+
+
+def _spark_submit(directory: Path, source: Path, programs: dict[str, Path], rounds: int) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {name: [] for name in programs}
+    submit = str(find_spark().path / "bin" / "spark-submit")
+    with spark_cluster(directory, cores=2, memory="5g") as (url, env, _):
+        for _ in range(rounds):
+            for name, program in programs.items():
+                marks = directory / f"marks-{time.time_ns()}"
+                began = time.time()
+                argv = [submit, "--master", url, "--total-executor-cores", "1", str(program), str(source), str(marks)]
+                subprocess.run(argv, env=env, check=True, capture_output=True)
+                until(marks.exists)
+                found[name].append(float(marks.read_text()) - began)
+    return found
