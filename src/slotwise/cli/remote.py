@@ -210,10 +210,11 @@ def job(job_id: str, as_json: bool, **given: Any) -> int:
         if details["held"]:
             rows = [(s["allocation"], s["worker"], _size(s["resource"]), s["use"] or "idle") for s in details["held"]]
             print_table(("SLOT", "WORKER", "SIZE", "USE"), rows)
-    if details["vertices"]:
+    vertices = [vertex for vertex in details["vertices"] if vertex["id"] != "application"]
+    if vertices:
         regions = [
             (v["name"], v["status"], v["parallelism"], v["attempt"], _seconds(v["duration"]), v["reason"])
-            for v in details["vertices"]
+            for v in vertices
         ]
         print_table(("REGION", "STATE", "EXECUTORS", "ATTEMPT", "DURATION", "REASON"), regions)
     for line in details["log-tail"]:
