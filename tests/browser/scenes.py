@@ -13,7 +13,7 @@ from slotwise.simulation.pipeline_model import PipelineBehaviour
 from slotwise.simulation.spark_model import BEHAVIOURS, Behaviour
 from tests.browser.fleet import LiveMaster
 
-EVIL = "<img src=x onerror=\"window.hacked=1\"><script>window.hacked=1</script>'&quot;"
+EVIL = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>\'&quot;'
 SMALL_WORKER = ResourceProfile(8_000, 32 * GIB)
 ENDLESS, SHORT, FAILS = "/programs/endless.py", "/programs/short.py", "/programs/fails.py"
 BEHAVIOURS[ENDLESS] = Behaviour(seconds=1e9)
@@ -60,9 +60,13 @@ def furnish(master: LiveMaster) -> dict[str, JobId]:
     """A small cluster in the middle of its day."""
     master.add_workers(4, SMALL_WORKER)
     finished, failed = master.submit(spec("daily-report", SHORT), spec("clean-up", FAILS, gib=1))
-    text = "".join(f"line {number}: 2013-01-{number % 28 + 1:02}, {number * 7919 % 1000} flights\n" for number in range(400))
+    text = "".join(
+        f"line {number}: 2013-01-{number % 28 + 1:02}, {number * 7919 % 1000} flights\n" for number in range(400)
+    )
     master.write_log(finished, "driver-1.out", text)
-    master.write_log(failed, "driver-1.err", 'Traceback (most recent call last):\n  File "clean.py"\nValueError: no column "x"\n')
+    master.write_log(
+        failed, "driver-1.err", 'Traceback (most recent call last):\n  File "clean.py"\nValueError: no column "x"\n'
+    )
     state(master, finished, JobState.FINISHED)
     state(master, failed, JobState.FAILED)
     running, large, evil, flights = master.submit(
@@ -89,10 +93,14 @@ def furnish(master: LiveMaster) -> dict[str, JobId]:
 def crowd(master: LiveMaster, workers: int = 200, jobs: int = 40, executors: int = 249) -> list[JobId]:
     """A large cluster: 200 workers with 10,000 slots of 40 jobs."""
     master.add_workers(workers, ResourceProfile(64_000, 256 * GIB))
-    found = master.submit(*(spec(f"job-{number:02}", executors=executors, gib=1 + number % 6) for number in range(jobs)))
+    found = master.submit(
+        *(spec(f"job-{number:02}", executors=executors, gib=1 + number % 6) for number in range(jobs))
+    )
     wanted = jobs * (executors + 1)
     master.until(
-        lambda m: sum(len(entry.slots) for entry in m.resource_manager.slots.workers.values()) >= wanted
-        and all(m.dispatcher.jobs[job].state is JobState.RUNNING for job in found)
+        lambda m: (
+            sum(len(entry.slots) for entry in m.resource_manager.slots.workers.values()) >= wanted
+            and all(m.dispatcher.jobs[job].state is JobState.RUNNING for job in found)
+        )
     )
     return found

@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 
+from slotwise import dashboard
 from slotwise.dispatcher.http.auth import ANONYMOUS
 from slotwise.dispatcher.http.calls import Ask, Call
 from slotwise.dispatcher.http.ports import MasterPort
@@ -39,6 +40,7 @@ def build_app(master: MasterPort) -> Starlette:
         routes=[
             *rest_routes(master, table(master, spark_ui)),
             WebSocketRoute(STREAM, WorkerStream(master).serve),
+            *dashboard.routes(),
         ],
         exception_handlers={HTTPException: _not_routed},
     )

@@ -24,7 +24,9 @@ SESSION_COOKIE = "slotwise_session"
 DASHBOARD_HEADER = "x-slotwise"
 DASHBOARD_HEADER_VALUE = "dashboard"
 SESSION_S = 12 * 3600.0
+CODE_S = 60.0
 _MAX_SESSIONS = 10_000
+_MAX_CODES = 1_000
 _CHALLENGE = {"WWW-Authenticate": 'Bearer realm="slotwise"'}
 
 
@@ -87,6 +89,7 @@ class Authenticator:
         self.secure = secure
         self._clock = clock
         self._sessions: OrderedDict[str, _Session] = OrderedDict()
+        self._codes: OrderedDict[str, _Session] = OrderedDict()
         self._ends: dict[TokenRecord, set[asyncio.Future[None]]] = {}
         self.on_revoked: list[Callable[[], None]] = []
 
@@ -149,6 +152,24 @@ class Authenticator:
         record = self.tokens.find(token)
         if record is None or record.role is Role.JOIN:
             return None
+        return self._open_session(record), record
+
+    def open_code(self, record: TokenRecord) -> str:
+        """A code that opens one session for the token's owner, within :data:`CODE_S` seconds."""
+        code = secrets.token_urlsafe(32)
+        while len(self._codes) >= _MAX_CODES:
+            self._codes.popitem(last=False)
+        self._codes[_key(code)] = _Session(record, self._clock() + CODE_S)
+        return code
+
+    def redeem(self, code: str) -> tuple[str, TokenRecord] | None:
+        """As :meth:`open_session`, for a code; whatever comes of it, the code is used up."""
+        known = self._codes.pop(_key(code), None)
+        if known is None or known.expires <= self._clock() or not self.tokens.holds(known.record):
+            return None
+        return self._open_session(known.record), known.record
+
+    def _open_session(self, record: TokenRecord) -> str:
         now = self._clock()
         while self._sessions:
             # All live equally long, so the first is the first to expire.
@@ -158,7 +179,7 @@ class Authenticator:
             self._sessions.popitem(last=False)
         cookie = secrets.token_urlsafe(32)
         self._sessions[_key(cookie)] = _Session(record, now + SESSION_S)
-        return cookie, record
+        return cookie
 
     def end_session(self, principal: Principal) -> None:
         """The session ends, and its event streams with it."""

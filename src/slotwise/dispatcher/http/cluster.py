@@ -10,7 +10,7 @@ from http import HTTPStatus
 from starlette.responses import Response
 
 from slotwise import __version__
-from slotwise.dispatcher.http import log_files, shapes, views
+from slotwise.dispatcher.http import log_files, shapes, slot_map, views
 from slotwise.dispatcher.http.calls import Ask
 from slotwise.dispatcher.http.job_views import redacted
 from slotwise.dispatcher.http.ports import MasterPort
@@ -61,6 +61,10 @@ class Cluster:
     async def resources(self, _: Ask) -> shapes.Resources:
         """GET /v1/resources."""
         return views.resources(self._master.resource_manager)
+
+    async def slots(self, _: Ask) -> slot_map.SlotMap:
+        """GET /v1/slots."""
+        return slot_map.slot_map(self._master.resource_manager, self._master.dispatcher.jobs, monotonic())
 
     # ------------------------------------------------------------------------------------------- the master itself
 

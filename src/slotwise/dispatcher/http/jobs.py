@@ -74,7 +74,7 @@ class Jobs:
             records = [r for r in records if self._state(r) in wanted or self._flink_state(r) in wanted]
         if name:
             part = name.casefold()
-            records = [record for record in records if part in record.spec.name.casefold()]
+            records = [r for r in records if part in r.spec.name.casefold() or part in r.job]
         order = ask["order"]
         if order is not None:
             records.sort(key=self._order(order.removeprefix("-")), reverse=order.startswith("-"))

@@ -41,13 +41,17 @@ def one_of(paths: Iterable[Path], name: str, whose: str) -> Path:
 
 
 def serve(ask: Ask, path: Path, go_on: Callable[[], bool] | None = None) -> StreamingResponse:
-    """The bytes of ``path`` from ``offset``. With ``go_on`` it is followed until that says no: what was written before
-    it did is served.
+    """The bytes of ``path`` from ``offset``, or the last ``tail`` of them. With ``go_on`` it is followed until that
+    says no: what was written before it did is served.
     """
-    headers = {"Cache-Control": "no-store"}
+    offset = ask["offset"]
+    if ask["tail"] is not None:
+        size = path.stat().st_size if path.is_file() else 0
+        offset = max(0, size - ask["tail"])
+    headers = {"Cache-Control": "no-store", "X-Log-Offset": str(offset)}
     if ask["download"]:
         headers["Content-Disposition"] = _attachment(path.name)
-    return StreamingResponse(_pieces(path, ask["offset"], go_on), headers=headers, media_type=PLAIN)
+    return StreamingResponse(_pieces(path, offset, go_on), headers=headers, media_type=PLAIN)
 
 
 async def _pieces(path: Path, offset: int, go_on: Callable[[], bool] | None) -> AsyncIterator[bytes]:

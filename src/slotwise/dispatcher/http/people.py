@@ -8,7 +8,14 @@ import msgspec
 from starlette.responses import Response
 
 from slotwise.dispatcher.http import shapes
-from slotwise.dispatcher.http.auth import SESSION_COOKIE, SESSION_S, Authenticator, Principal, require_own_origin
+from slotwise.dispatcher.http.auth import (
+    CODE_S,
+    SESSION_COOKIE,
+    SESSION_S,
+    Authenticator,
+    Principal,
+    require_own_origin,
+)
 from slotwise.dispatcher.http.calls import Ask
 from slotwise.dispatcher.http.problems import Problem, bad_request, not_found
 from slotwise.dispatcher.tokens import TokenRecord
@@ -24,11 +31,17 @@ class People:
     # ------------------------------------------------------------------------------------------- the session
 
     async def log_in(self, ask: Ask) -> Response:
-        """POST /v1/session: a cookie that no script can read, in exchange for a token."""
+        """POST /v1/session: a cookie that no script can read, in exchange for a token or a code."""
         require_own_origin(ask.request)
-        opened = self._auth.open_session(ask.body.token)
+        token, code = ask.body.token, ask.body.code
+        if (token is None) == (code is None):
+            raise bad_request("a session is opened for a token or for a code: give one of the two")
+        if token is not None:
+            opened, wrong = self._auth.open_session(token), "this token is not known here, or is a worker's"
+        else:
+            opened, wrong = self._auth.redeem(code), "this code was used before, or is too old"
         if opened is None:
-            raise Problem(HTTPStatus.UNAUTHORIZED, "this token is not known here, or is a worker's")
+            raise Problem(HTTPStatus.UNAUTHORIZED, wrong)
         cookie, record = opened
         # For the audit log.
         ask.principal = Principal(record)
@@ -37,6 +50,13 @@ class People:
             SESSION_COOKIE, cookie, int(SESSION_S), httponly=True, samesite="strict", secure=self._auth.secure
         )
         return response
+
+    async def code(self, ask: Ask) -> shapes.SessionCode:
+        """POST /v1/session-codes: only for callers with a token, so that one session never becomes two."""
+        record = ask.principal.record
+        if ask.principal.session is not None or record is None:
+            raise Problem(HTTPStatus.FORBIDDEN, "a code is given for a token, not for a session")
+        return shapes.SessionCode(self._auth.open_code(record), int(CODE_S))
 
     async def who(self, ask: Ask) -> shapes.SessionInfo:
         """GET /v1/session: also for callers with a token."""

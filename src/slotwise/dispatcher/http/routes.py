@@ -8,7 +8,7 @@ from http import HTTPStatus
 import msgspec
 from starlette.responses import HTMLResponse, Response
 
-from slotwise.dispatcher.http import job_shapes, openapi, shapes
+from slotwise.dispatcher.http import job_shapes, openapi, shapes, slot_map
 from slotwise.dispatcher.http.auth import Access
 from slotwise.dispatcher.http.calls import Ask, Call, Place, choice, flag, in_path, integer, some_of, text
 from slotwise.dispatcher.http.cluster import Cluster
@@ -29,6 +29,7 @@ _JOB = in_path("job", "The job's id.")
 _WORKER = in_path("worker", "The worker's id.")
 _LOG = in_path("name", "The log's name.")
 _OFFSET = integer("offset", "Bytes to leave out.", 0)
+_TAIL = integer("tail", "Instead of an offset: begin so many bytes before the end. X-Log-Offset says where that is.")
 _DOWNLOAD = flag("download", "Have browsers save it.")
 
 
@@ -79,7 +80,7 @@ def _jobs(jobs: Jobs, spark_ui: SparkUi) -> tuple[Call, ...]:
             answer=job_shapes.Jobs,
             parameters=(
                 some_of("state", "Those in one of these states or phases.", STATES),
-                text("name", "Those whose name has this in it, in whatever case."),
+                text("name", "Those whose name or id has this in it, in whatever case."),
                 integer("offset", "Jobs to leave out.", 0),
                 integer("limit", "Jobs at most; all without it."),
                 choice("order", "A minus sign begins with the greatest; submission without it.", ORDERS),
@@ -149,7 +150,7 @@ def _jobs(jobs: Jobs, spark_ui: SparkUi) -> tuple[Call, ...]:
         Call("GET", f"{path}/logs", _VIEWER, "Its logs' names.", jobs.log_names, job_shapes.LogNames, problems=_NONE),
         Call(
             *("GET", f"{path}/logs/{{name}}", _VIEWER, "The bytes of a log.", jobs.log),
-            parameters=(_LOG, _OFFSET, flag("follow", "Go on until the job is over."), _DOWNLOAD),
+            parameters=(_LOG, _OFFSET, _TAIL, flag("follow", "Go on until the job is over."), _DOWNLOAD),
             media=PLAIN,
             problems=_NONE,
         ),
@@ -199,6 +200,10 @@ def _cluster(cluster: Cluster, stream: EventStream) -> tuple[Call, ...]:
             answer=shapes.Empty,
             problems=_REFUSED,
         ),
+        Call(
+            *("GET", "/v1/slots", _VIEWER, "The workers with their slots in few bytes, to be drawn.", cluster.slots),
+            answer=slot_map.SlotMap,
+        ),
         Call("GET", "/v1/taskmanagers", _VIEWER, "The workers with their slots.", cluster.workers, shapes.Workers),
         Call(
             *("GET", worker, _VIEWER, "One worker.", cluster.worker),
@@ -220,7 +225,7 @@ def _cluster(cluster: Cluster, stream: EventStream) -> tuple[Call, ...]:
         ),
         Call(
             *("GET", f"{worker}/logs/{{name}}", _VIEWER, "The bytes of such a log.", cluster.worker_log),
-            parameters=(_WORKER, _LOG, _OFFSET, _DOWNLOAD),
+            parameters=(_WORKER, _LOG, _OFFSET, _TAIL, _DOWNLOAD),
             media=PLAIN,
             problems=_NONE,
         ),
@@ -235,7 +240,7 @@ def _cluster(cluster: Cluster, stream: EventStream) -> tuple[Call, ...]:
         Call("GET", "/v1/jobmanager/logs", _VIEWER, "The master's logs.", cluster.master_logs, shapes.LogFiles),
         Call(
             *("GET", "/v1/jobmanager/logs/{name}", _VIEWER, "The bytes of such a log.", cluster.master_log),
-            parameters=(_LOG, _OFFSET, _DOWNLOAD),
+            parameters=(_LOG, _OFFSET, _TAIL, _DOWNLOAD),
             media=PLAIN,
             problems=_NONE,
         ),
@@ -246,10 +251,22 @@ def _people(master: MasterPort) -> tuple[Call, ...]:
     people = People(master.auth)
     calls = (
         Call(
-            *("POST", "/v1/session", _OPEN, "Log a browser in: the answer sets a cookie.", people.log_in),
+            *(
+                "POST",
+                "/v1/session",
+                _OPEN,
+                "Log a browser in, by token or code: the answer sets a cookie.",
+                people.log_in,
+            ),
             answer=shapes.SessionInfo,
             body=shapes.NewSession,
             problems=(HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN),
+        ),
+        Call(
+            *("POST", "/v1/session-codes", _VIEWER, "A code that logs a browser in once, for a minute.", people.code),
+            answer=shapes.SessionCode,
+            status=HTTPStatus.CREATED,
+            problems=(HTTPStatus.FORBIDDEN,),
         ),
         Call("GET", "/v1/session", _VIEWER, "Who calls.", people.who, shapes.SessionInfo),
         Call("DELETE", "/v1/session", _VIEWER, "Log the browser out.", people.log_out, shapes.Empty),

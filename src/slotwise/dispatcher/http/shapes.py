@@ -213,10 +213,15 @@ class Account(msgspec.Struct, frozen=True):
 
 
 class Resources(msgspec.Struct, frozen=True):
-    """The cluster's sums and each job's account."""
+    """The cluster's sums and each job's account. ``minimum`` and ``maximum`` are what the cluster is kept at and may
+    grow to, null where nothing is set, as with workers that come by themselves.
+    """
 
     workers: int
     pending_workers: int
+    max_workers: int | None
+    minimum: ResourceInfo | None
+    maximum: ResourceInfo | None
     total: ResourceInfo
     free: ResourceInfo
     used: ResourceInfo
@@ -291,9 +296,17 @@ class SessionInfo(msgspec.Struct, frozen=True):
 
 
 class NewSession(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A person's token, for which a session is opened."""
+    """What a session is opened for: a person's ``token``, or a ``code`` of POST /v1/session-codes; one of the two."""
 
-    token: Annotated[str, msgspec.Meta(min_length=1, max_length=1000)]
+    token: Annotated[str, msgspec.Meta(min_length=1, max_length=1000)] | None = None
+    code: Annotated[str, msgspec.Meta(min_length=1, max_length=1000)] | None = None
+
+
+class SessionCode(msgspec.Struct, frozen=True):
+    """A code that opens one session, within ``valid_s`` seconds."""
+
+    code: str
+    valid_s: int
 
 
 class NewToken(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -122,6 +122,8 @@ def resources(manager: ResourceManager) -> shapes.Resources:
     workers = manager.slots.workers.values()
     total = _sum(entry.total for entry in workers)
     free = _sum(entry.free for entry in workers)
+    sizing = manager.config.sizing
+    bounded = sizing.worker is not None
     accounts = [
         shapes.Account(
             job=account.job,
@@ -134,6 +136,9 @@ def resources(manager: ResourceManager) -> shapes.Resources:
     return shapes.Resources(
         workers=len(workers),
         pending_workers=len(manager.slots.pending),
+        max_workers=sizing.max_workers if bounded else None,
+        minimum=profile(sizing.min_total) if bounded and sizing.min_total is not None else None,
+        maximum=profile(sizing.max_total) if bounded and sizing.max_total is not None else None,
         total=profile(total),
         free=profile(free),
         used=profile(total - free),

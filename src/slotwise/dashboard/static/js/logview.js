@@ -7,10 +7,12 @@ const LONG_LINE_CHARS = 262_144;
 const KEPT_CHARS = 2_000_000;
 const MOST_MATCHES = 2_000;
 const RETRY_MS = 1_500;
+const ASK_AGAIN_MS = 3_000;
 // Colours of terminals, which are of no use here.
 const ESCAPES = /\u001b\[[0-9;?]*[A-Za-z]/g;
 
-/** A widget for dom.js. props: {address (of the log), label, tail (bytes: begin so far before the end)}. */
+/** A widget for dom.js. props: {address (of the log), label, tail (bytes: begin so far before the end), ends (whether
+ * the master says when the log is over; else it is asked again now and then)}. */
 export const logView = {
   create: (props) => new LogView(props),
 };
@@ -36,7 +38,6 @@ class LogView {
   constructor(props) {
     this.#props = props;
     this.#build();
-    this.#onVisible = this.#onVisible.bind(this);
     document.addEventListener("visibilitychange", this.#onVisible);
     this.#read();
   }
@@ -124,10 +125,10 @@ class LogView {
     this.#abort = null;
   }
 
-  #onVisible() {
+  #onVisible = () => {
     if (document.hidden) this.#stop();
     else if (this.#abort === null && !this.#paused) this.#read();
-  }
+  };
 
   #setPaused(paused) {
     this.#paused = paused;
@@ -146,7 +147,7 @@ class LogView {
     if (this.#closed || document.hidden) return;
     const abort = (this.#abort = new AbortController());
     const { address, tail } = this.#props;
-    this.#say("Reading …");
+    if (this.#offset === 0) this.#say("Reading …");
     try {
       const from = this.#offset === 0 && tail ? `tail=${tail}` : `offset=${this.#offset}`;
       const answer = await request(`${address}?${from}&follow=1`, { signal: abort.signal });
@@ -161,6 +162,10 @@ class LogView {
         this.#take(this.#decoder.decode(value, { stream: true }));
       }
       this.#abort = null;
+      if (!this.#props.ends) {
+        this.#timer = setTimeout(() => this.#read(), ASK_AGAIN_MS);
+        return;
+      }
       this.#say(this.#chars || this.#waiting ? `The log is complete, ${bytes(this.#offset)}.` : "This log is empty.");
     } catch (error) {
       if (this.#abort !== abort || error.name === "AbortError") return;

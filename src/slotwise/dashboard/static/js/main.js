@@ -55,7 +55,8 @@ function redraw() {
 }
 
 function openPage(route) {
-  const key = route.path.slice(0, 2).join("/");
+  // A job or a worker is a page of its own; what comes behind is a part of the page.
+  const key = route.path.slice(0, ["jobs", "workers"].includes(route.path[0]) ? 2 : 1).join("/");
   if (page !== null && key === pageKey) return;
   closePage();
   pageKey = key;

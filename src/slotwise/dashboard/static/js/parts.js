@@ -130,7 +130,7 @@ export const workerLink = (worker) => h("a", { href: href(["workers", worker]), 
 
 /** How a running job stands in a listing: registered of wanted executors. */
 export function executors(job) {
-  if (!job.executors || isFinal(job)) return "–";
+  if (!job.executors?.wanted || isFinal(job)) return "–";
   return `${count(job.executors.registered)} of ${count(job.executors.wanted)}`;
 }
 

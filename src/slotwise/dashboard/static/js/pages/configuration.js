@@ -1,14 +1,17 @@
 // What the master runs with, and its own log.
 import { h } from "../dom.js";
 import { panel, staleness, state, table } from "../parts.js";
+import { go } from "../router.js";
+import { logPanel } from "./job_logs.js";
 
 export function configurationPage(_, context) {
   const config = context.query("/v1/jobmanager/config", {});
   const environment = context.query("/v1/jobmanager/environment", {});
+  const logs = context.query("/v1/jobmanager/logs", {});
   const search = { text: "" };
   return {
     title: () => "Configuration",
-    view: () => [
+    view: (now) => [
       h("h1", {}, "Configuration"),
       h(
         "div",
@@ -28,8 +31,19 @@ export function configurationPage(_, context) {
       staleness(config),
       panel("The master's settings", {}, state(config, "the settings") ?? pairs(config.data, search.text)),
       panel("Its process", {}, state(environment, "the environment") ?? pairs(environment.data, search.text)),
+      logsOf(logs, now.path[1]),
     ],
   };
+}
+
+function logsOf(logs, chosen) {
+  const missing = state(logs, "the master's logs");
+  if (missing) return panel("Logs", {}, missing);
+  const names = logs.data.logs.map((log) => log.name);
+  const none = "This master writes its log to where it was started, not to a file that it knows of.";
+  if (!names.length) return panel("Logs", {}, h("p", { class: "quiet pad" }, none));
+  const name = names.includes(chosen) ? chosen : names[0];
+  return logPanel(names, name, "/v1/jobmanager", false, (other) => go(["configuration", other]));
 }
 
 /** Any JSON as a table of keys and values; lists of {key, value} as Flink has them are taken for what they are. */

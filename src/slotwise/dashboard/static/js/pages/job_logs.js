@@ -22,11 +22,11 @@ export function logsTab(page, job, { path }) {
   const { logs: names } = logs.data;
   if (!names.length) return panel("Logs", {}, h("p", { class: "quiet pad" }, "No process of this job has written anything yet."));
   const name = path[3] && names.includes(path[3]) ? path[3] : mostWanted(names, job.state === "FAILED");
-  return logPanel(names, name, page.base, (chosen) => go(["jobs", page.id, "logs", chosen]));
+  return logPanel(names, name, page.base, true, (chosen) => go(["jobs", page.id, "logs", chosen]));
 }
 
-/** A choice of files and the log that is chosen. */
-export function logPanel(names, name, base, choose) {
+/** A choice of files and the log that is chosen. `ends`: see logview.js. */
+export function logPanel(names, name, base, ends, choose) {
   return panel(
     "Logs",
     {
@@ -36,6 +36,6 @@ export function logPanel(names, name, base, choose) {
         names.map((option) => h("option", { key: option, value: option, selected: option === name }, option)),
       ),
     },
-    h(logView, { address: `${base}/logs/${encodeURIComponent(name)}`, label: `Log ${name}`, tail: TAIL_BYTES }),
+    h(logView, { address: `${base}/logs/${encodeURIComponent(name)}`, label: `Log ${name}`, tail: TAIL_BYTES, ends }),
   );
 }

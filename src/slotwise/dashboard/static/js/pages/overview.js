@@ -87,7 +87,7 @@ function cluster(resources) {
       { class: "quiet small pad" },
       limit("Minimum", resources.minimum, null),
       " · ",
-      limit("Maximum", resources.maximum, resources["max-workers"]),
+      limit("Maximum", resources.maximum, resources.max_workers),
     ),
   );
 }

@@ -85,10 +85,11 @@ function slots(worker) {
 function logsOf(logs, base, id, path) {
   const missing = state(logs, "the worker's logs");
   if (missing) return panel("Logs", {}, missing);
-  const names = logs.data.logs.map((log) => (typeof log === "string" ? log : log.name));
-  if (!names.length) return panel("Logs", {}, h("p", { class: "quiet pad" }, "There are no logs of this worker here."));
+  const names = logs.data.logs.map((log) => log.name);
+  const none = "The master has no log of this worker: it has those of the workers that it started itself.";
+  if (!names.length) return panel("Logs", {}, h("p", { class: "quiet pad" }, none));
   const name = names.includes(path[2]) ? path[2] : names[0];
-  return logPanel(names, name, base, (chosen) => go(["workers", id, chosen]));
+  return logPanel(names, name, base, false, (chosen) => go(["workers", id, chosen]));
 }
 
 function blockButton(worker, base, details) {
