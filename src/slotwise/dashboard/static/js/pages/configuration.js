@@ -30,11 +30,19 @@ export function configurationPage(_, context) {
       ),
       staleness(config),
       panel("The master's settings", {}, state(config, "the settings") ?? pairs(config.data, search.text)),
-      panel("Its process", {}, state(environment, "the environment") ?? pairs(environment.data, search.text)),
+      panel("Its process", {}, state(environment, "the environment") ?? pairs(named(environment.data), search.text)),
       logsOf(logs, now.path[1]),
     ],
   };
 }
+
+/** The names of the API are Flink's, and speak of a JVM. */
+const named = ({ jvm, classpath }) => ({
+  interpreter: jvm.version,
+  architecture: jvm.arch,
+  options: jvm.options,
+  "module path": classpath,
+});
 
 function logsOf(logs, chosen) {
   const missing = state(logs, "the master's logs");
@@ -52,13 +60,14 @@ export function pairs(value, text = "") {
   return table(
     "Settings",
     [{ name: "Key" }, { name: "Value" }],
-    rows.map(([key, shown]) => ({ key, cells: [h("code", { class: "wrap" }, key), h("span", { class: "mono wrap" }, shown)] })),
+    rows.map(([key, shown]) => ({ key, cells: [h("code", { class: "key" }, key), h("span", { class: "mono wrap" }, shown)] })),
     { empty: text ? "Nothing fits." : "Nothing is set." },
   );
 }
 
 function flatten(value, prefix) {
   if (Array.isArray(value)) {
+    if (!value.length && !prefix) return [];
     if (value.length && value.every((item) => item && typeof item === "object" && "key" in item && "value" in item)) {
       return value.flatMap((item) => flatten(item.value, join(prefix, item.key)));
     }

@@ -9,6 +9,7 @@ import { may } from "../session.js";
 import { timeline } from "../timeline.js";
 
 const UNBOUNDED = 2 ** 31 - 1;
+const ENDED = { FINISHED: "The job has finished", FAILED: "The job has failed", CANCELED: "The job was cancelled" };
 
 export function summaryTab(page, job) {
   const events = page.events();
@@ -48,7 +49,7 @@ function ended(job) {
   return h(
     "section",
     { class: `callout ${kind}`, "aria-label": "How it ended" },
-    h("h2", {}, `The job is ${words(job.phase)}`),
+    h("h2", {}, ENDED[job.state]),
     text && h("p", { class: "wrap" }, text),
     job["log-tail"].length > 0 && h("pre", { class: "tail", tabindex: 0, "aria-label": "Last lines of its output" }, job["log-tail"].join("\n")),
   );
@@ -148,7 +149,9 @@ function failureList(answer, job) {
           "li",
           { key: `${entry.timestamp}:${index}` },
           h("p", {}, when(entry.timestamp), " ", h("strong", {}, entry.exceptionName), entry.taskName && ` in ${entry.taskName}`, entry.endpoint && ` on ${entry.endpoint}`),
-          entry.stacktrace && h("details", {}, h("summary", {}, "What it said"), h("pre", { class: "tail" }, entry.stacktrace)),
+          entry.stacktrace.trim().includes("\n")
+            ? h("details", {}, h("summary", {}, "What it said"), h("pre", { class: "tail" }, entry.stacktrace))
+            : h("p", {}, entry.stacktrace),
         ),
       ),
     ),
