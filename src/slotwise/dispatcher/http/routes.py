@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from http import HTTPStatus
+from typing import Any
 
 import msgspec
 from starlette.responses import HTMLResponse, Response
@@ -49,7 +50,7 @@ def table(master: MasterPort, spark_ui: SparkUi) -> tuple[Call, ...]:
         *(replace(call, name=call.name or f"{call.topic}_{call.handle.__name__}") for call in calls),
         Call(
             *("GET", "/v1/openapi.json", _VIEWER, "This description, for machines.", document),
-            answer=dict[str, object],
+            answer=dict[str, Any],
             topic="service",
             name="openapi",
         ),
