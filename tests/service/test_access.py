@@ -23,6 +23,7 @@ ADMINS = {"admin", "cluster"}
 EXPECTED = {
     "GET /healthz": ANYBODY,
     "POST /v1/session": ANYBODY,
+    "POST /v1/session-codes": READERS,
     "GET /v1/session": READERS,
     "DELETE /v1/session": READERS,
     "GET /v1/tokens": ADMINS,
@@ -36,6 +37,7 @@ EXPECTED = {
     "GET /v1/overview": READERS,
     "GET /v1/config": READERS,
     "GET /v1/resources": READERS,
+    "GET /v1/slots": READERS,
     "GET /v1/events": READERS,
     "GET /v1/taskmanagers": READERS,
     "GET /v1/taskmanagers/{worker}": READERS,
