@@ -4,8 +4,9 @@ processes: everything the dashboard sees is as on a cluster, without one JVM."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -192,6 +193,17 @@ class LiveMaster:
             return await action(self.master)
 
         return self.run(call())
+
+    @contextlib.contextmanager
+    def meanwhile(self, action: Callable[[Master], Coroutine[Any, Any, None]]) -> Iterator[None]:
+        """Have ``action`` go on in the master's loop."""
+        going = asyncio.run_coroutine_threadsafe(action(self.master), self._loop)
+        try:
+            yield
+            if going.done():
+                going.result()
+        finally:
+            going.cancel()
 
     def write_log(self, job: JobId, name: str, text: str, offset: int = 0) -> int:
         """What a worker sends of a process's output; returns the offset behind it."""
