@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import glob
 import socket
+import ssl
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -77,6 +78,7 @@ from slotwise.runtime.changes import JOBS, RESOURCES, WORKERS, Changes, job_topi
 from slotwise.runtime.clock import RandomIds, monotonic
 from slotwise.runtime.events import EventLog
 from slotwise.runtime.logs import SAFE_NAME, LogStore
+from slotwise.tls import ServerTls
 
 log = structlog.get_logger(__name__)
 
@@ -92,7 +94,7 @@ class MasterOptions(msgspec.Struct, frozen=True):
     ``directory`` keeps the leadership, the jobs' records, logs and events, the tokens and the audit log. ``token``: the
     cluster's own, for whoever may do everything and for its workers. ``settings``: the configuration as text, to be
     shown. ``log_file``: where this process's log goes, if anywhere; ``worker_logs``: the folder with the logs of the
-    workers that it starts.
+    workers that it starts. ``tls``: None for plain HTTP.
     """
 
     directory: Path
@@ -104,6 +106,7 @@ class MasterOptions(msgspec.Struct, frozen=True):
     settings: dict[str, str] = {}
     log_file: Path | None = None
     worker_logs: Path | None = None
+    tls: ServerTls | None = None
 
 
 class Master:
@@ -133,13 +136,14 @@ class Master:
         self._timers: list[asyncio.TimerHandle] = []
         self._fleet_seen = (0, 0)
         self._app: Starlette | None = None
+        self._tls: ssl.SSLContext | None = None
         self._retiring: set[asyncio.Task[None]] = set()
 
     @property
     def url(self) -> str:
         """Where the master listens."""
         host = f"[{self.options.host}]" if ":" in self.options.host else self.options.host
-        return f"http://{host}:{self.port}"
+        return f"{'http' if self.options.tls is None else 'https'}://{host}:{self.port}"
 
     # ------------------------------------------------------------------------------------------- life
 
@@ -156,6 +160,8 @@ class Master:
         Raises :class:`~slotwise.ha.base.NotLeader` when another master leads, :class:`EnvironmentProblem` when the
         port cannot be had, :class:`~slotwise.model.errors.StoreError` when the directory cannot be used.
         """
+        # Before anything else: a certificate that cannot be used must not cost the master before its leadership.
+        self._tls = self.options.tls.context() if self.options.tls is not None else None
         grant = await self._election.acquire(wait=wait, on_wait=on_wait)
         try:
             await self._lead(grant, provisioner)
@@ -167,7 +173,7 @@ class Master:
         loop = asyncio.get_running_loop()
         files = open_files(self.options.directory)
         store = FileJobStore(files)
-        self.auth = Authenticator(TokenStore(files, self.options.token), monotonic)
+        self.auth = Authenticator(TokenStore(files, self.options.token), monotonic, secure=self.options.tls is not None)
         recovered = store.recover()
         self.events = EventLog(self.options.directory / "jobs", grant.epoch)
         self.changes = Changes(grant.epoch)
@@ -200,17 +206,21 @@ class Master:
 
     async def _serve(self, bound: socket.socket) -> None:
         self._app = build_app(self)
-        server = uvicorn.Server(
-            uvicorn.Config(
-                self._app,
-                log_config=None,
-                access_log=False,
-                lifespan="off",
-                ws="websockets-sansio",
-                ws_max_size=16 * 1024 * 1024,
-                timeout_graceful_shutdown=1,
-            )
+        config = uvicorn.Config(
+            self._app,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            ws="websockets-sansio",
+            ws_max_size=16 * 1024 * 1024,
+            timeout_graceful_shutdown=1,
+            proxy_headers=False,
+            server_header=False,
         )
+        if self._tls is not None:
+            config.load()
+            config.ssl = self._tls
+        server = uvicorn.Server(config)
         # Signals are the caller's business, not the HTTP server's.
         server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign,assignment]
         self._server = server
