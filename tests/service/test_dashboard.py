@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
+from pathlib import Path
 
 import httpx
 import pytest
 
 from slotwise import dashboard
+from slotwise.cli.main import main
 from slotwise.dispatcher.files import open_files
 from slotwise.dispatcher.http.auth import CODE_S, Authenticator
 from slotwise.dispatcher.tokens import Role, TokenStore
@@ -147,6 +150,63 @@ def test_a_code_is_too_old_after_a_minute_and_when_its_token_is_revoked(
     assert auth.redeem(several[0]) is None
     assert auth.redeem(several[-1]) is not None
     assert token
+
+
+# ----------------------------------------------------------------------------------------------- slotwise dashboard
+
+
+@pytest.fixture
+def command(service: Served, tmp_path: Path) -> list[str]:
+    (tmp_path / "token").write_text(TOKEN)
+    return ["dashboard", "--master", service.url, "--token-file", str(tmp_path / "token")]
+
+
+def test_the_command_prints_where_it_is(
+    service: Served, command: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("webbrowser.open", lambda url: pytest.fail(f"opened {url}"))
+    assert run_command(command) == 0
+    assert capsys.readouterr().out == f"{service.url}/\n"
+    assert run_command([*command, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"url": f"{service.url}/"}
+
+
+def test_the_command_opens_a_browser_that_is_logged_in_without_the_token(
+    service: Served, command: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+
+    def opens(url: str) -> bool:
+        opened.append(url)
+        return True
+
+    monkeypatch.setattr("webbrowser.open", opens)
+    assert run_command([*command, "--open"]) == 0
+    ((page, code),) = [url.split("#code=") for url in opened]
+    assert page == f"{service.url}/login"
+    assert TOKEN not in opened[0]
+    # What is printed is read by others and kept in logs: there is no code in it.
+    assert code not in capsys.readouterr().out
+    with service.client(None) as client:
+        assert client.post("/v1/session", json={"code": code}).json()["name"] == "cluster"
+
+
+def test_the_command_says_what_to_do_where_there_is_no_browser_or_no_master(
+    service: Served, command: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("webbrowser.open", lambda url: False)
+    assert run_command([*command, "--open"]) == 1
+    assert "no browser can be opened here" in capsys.readouterr().err
+    command[command.index(service.url)] = "http://127.0.0.1:1"
+    assert run_command(command) == 1
+    assert "no master answers at http://127.0.0.1:1" in capsys.readouterr().err
+
+
+def run_command(argv: list[str]) -> int:
+    """The exit code of ``slotwise …``."""
+    with pytest.raises(SystemExit) as ended:
+        main(argv)
+    return int(ended.value.code or 0)
 
 
 # ----------------------------------------------------------------------------------------------- for the pages

@@ -9,11 +9,21 @@ import { may } from "../session.js";
 import { logPanel } from "./job_logs.js";
 import { age, workerState } from "./workers.js";
 
+/** Of so many jobs the page says what they are called and what they run here; of the others their ids. */
+const KNOWN_JOBS = 12;
+
 export function workerPage(route, context) {
   const id = route.path[1];
   const base = `/v1/taskmanagers/${encodeURIComponent(id)}`;
   const details = context.query(base, { topics: ["workers", "resources"], poll: 5_000 });
   const logs = context.query(`${base}/logs`, { topics: [] });
+  const jobs = new Map();
+  const jobOf = (id) => {
+    if (!jobs.has(id) && jobs.size < KNOWN_JOBS) {
+      jobs.set(id, context.query(`/v1/jobs/${encodeURIComponent(id)}`, { topics: [`job:${id}`] }));
+    }
+    return jobs.get(id)?.data;
+  };
   return {
     title: () => id,
     view: (now) => {
@@ -46,7 +56,7 @@ export function workerPage(route, context) {
           panel("Resources", {}, h("div", { class: "meters" }, meters(used(worker), worker.totalResource))),
           panel("About", {}, about(worker)),
         ),
-        panel(plural(worker.allocatedSlots.length, "slot"), {}, slots(worker)),
+        panel(plural(worker.allocatedSlots.length, "slot"), {}, slots(worker, jobOf)),
         logsOf(logs, base, id, now.path),
       ];
     },
@@ -68,12 +78,13 @@ function about(worker) {
   ]);
 }
 
-function slots(worker) {
-  const columns = [{ name: "Job" }, { name: "Size" }, { name: "State" }, { name: "Slot" }];
+function slots(worker, jobOf) {
+  const columns = [{ name: "Job" }, { name: "Process" }, { name: "Size" }, { name: "State" }, { name: "Slot" }];
   const rows = worker.allocatedSlots.map((slot) => ({
     key: slot.allocation,
     cells: [
-      jobLink(slot.jobId),
+      jobLink(slot.jobId, jobOf(slot.jobId)?.name),
+      jobOf(slot.jobId)?.held?.find(({ allocation }) => allocation === slot.allocation)?.use ?? "–",
       size(slot.resource),
       slot.pending ? h("span", { class: "badge wait" }, "pending") : h("span", { class: "badge ok" }, "confirmed"),
       h("span", { class: "mono small" }, slot.allocation),
