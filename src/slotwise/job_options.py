@@ -37,7 +37,8 @@ def describe(program: str | Path | JobSpec, args: Sequence[str], options: Mappin
             near = difflib.get_close_matches(name, JOB_PARAMETERS, n=1)
             raise UsageError(f"a job has no option {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
     given: dict[str, Any] = dict.fromkeys(JOB_PARAMETERS)
-    given |= dict.fromkeys((*_PAIRS, *_REPEATED), ()) | {"full_refresh_all": False, "dry_run": False} | options
+    given.update(dict.fromkeys((*_PAIRS, *_REPEATED), ()), full_refresh_all=False, dry_run=False)
+    given.update(options)
     for name in _PAIRS:
         if isinstance(given[name], Mapping):
             given[name] = tuple(f"{key}={_text(value)}" for key, value in given[name].items())

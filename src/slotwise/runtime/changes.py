@@ -74,9 +74,9 @@ class Changes:
 
     def since(self, position: int) -> tuple[str, ...] | None:
         """The topics that have changed after ``position``, in the order of their last change; None when it is too old
-        to know.
+        to know. What is not published yet comes with the next wake-up, also where an earlier change of it was.
         """
-        if position < self._floor or position > self._published:
+        if position < min(self._floor, self._published) or position > self._published:
             return None
         found = self._found.get(position)
         if found is None:
@@ -84,7 +84,8 @@ class Changes:
             for topic, number in reversed(self._last.items()):
                 if number <= position:
                     break
-                newer.append(topic)
+                if number <= self._published:
+                    newer.append(topic)
             found = self._found[position] = tuple(reversed(newer))
         return found
 

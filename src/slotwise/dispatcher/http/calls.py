@@ -194,11 +194,32 @@ class Call:
         if media != _JSON:
             raise Problem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"this call takes {_JSON}, not {media[:100]!r}")
         data = await read_limited(request)
+        what = self.body.__name__.removeprefix("New")
         try:
-            return msgspec.json.decode(data, type=self.body)
+            value = msgspec.json.decode(data, type=self.body)
+            unknown = _left_out(msgspec.json.decode(data), msgspec.to_builtins(value))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            what = self.body.__name__.removeprefix("New")
             raise bad_request(f"not a {what} as JSON: {error}") from error
+        if unknown is not None:
+            raise bad_request(f"not a {what} as JSON: it has an unknown field at `${unknown[:200]}`")
+        return value
+
+
+def _left_out(given: Any, taken: Any) -> str | None:
+    """Where something was given that is not in what was made of it. Types that are also records take unknown fields, so
+    that an older version can read those of a newer one; a caller who misspells one must learn of it.
+    """
+    if isinstance(given, dict) and isinstance(taken, dict):
+        for key, value in given.items():
+            if key not in taken:
+                return f".{key}"
+            if (found := _left_out(value, taken[key])) is not None:
+                return f".{key}{found}"
+    elif isinstance(given, list) and isinstance(taken, list | tuple):
+        for number, (value, kept) in enumerate(zip(given, taken, strict=False)):
+            if (found := _left_out(value, kept)) is not None:
+                return f"[{number}]{found}"
+    return None
 
 
 async def read_limited(request: Request) -> bytes:

@@ -12,9 +12,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator
 from http import HTTPStatus
-from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import TYPE_CHECKING
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
@@ -44,7 +43,7 @@ class SparkUi:
 
     def __init__(self, master: MasterPort) -> None:
         self._master = master
-        self._client: httpx.AsyncClient | None = None
+        self._transport: httpx.AsyncHTTPTransport | None = None
 
     async def root(self, ask: Ask) -> Response:
         """Without its last slash, relative links would go elsewhere."""
@@ -64,9 +63,10 @@ class SparkUi:
             raise not_found("Spark's UI has no such page") from error
         headers = {name: request.headers[name] for name in _REQUEST_HEADERS if name in request.headers}
         headers["x-forwarded-context"] = base
-        client = self._client_for_all()
+        timeout = httpx.Timeout(_READ_S, connect=_CONNECT_S).as_dict()
+        asked = httpx.Request(request.method, url, headers=headers, extensions={"timeout": timeout})
         try:
-            answer = await client.send(client.build_request(request.method, url, headers=headers), stream=True)
+            answer = await self._dial(asked)
         except httpx.HTTPError as error:
             raise Problem(
                 HTTPStatus.BAD_GATEWAY,
@@ -84,18 +84,16 @@ class SparkUi:
 
     async def close(self) -> None:
         """Hang up."""
-        if self._client is not None:
-            await self._client.aclose()
+        if self._transport is not None:
+            await self._transport.aclose()
 
-    def _client_for_all(self) -> httpx.AsyncClient:
+    async def _dial(self, asked: httpx.Request) -> httpx.Response:
+        """By the bare transport: it keeps no cookies, follows nothing, and adds nothing."""
         import httpx
 
-        if self._client is None:
-            timeout = httpx.Timeout(_READ_S, connect=_CONNECT_S)
-            self._client = httpx.AsyncClient(
-                timeout=timeout, trust_env=False, follow_redirects=False, cookies=_no_cookies()
-            )
-        return self._client
+        if self._transport is None:
+            self._transport = httpx.AsyncHTTPTransport(trust_env=False)
+        return await self._transport.handle_async_request(asked)
 
     def _address(self, job: str) -> str:
         """Host and port of the job's UI. Raises :class:`Problem` (404) where there is none."""
@@ -115,24 +113,22 @@ class SparkUi:
 
     def _redirected(self, location: str, netloc: str, base: str, job: str) -> str:
         """Where a redirect of the UI leads, below ``base``; Spark names itself by the host it was dialled at."""
-        target = urlsplit(location)
+        elsewhere = Problem(HTTPStatus.BAD_GATEWAY, f"the Spark UI of {job} leads elsewhere, to {location[:200]!r}")
+        try:
+            target = urlsplit(location)
+        except ValueError as error:
+            raise elsewhere from error
         if target.scheme not in ("", "http", "https") or (target.netloc and target.netloc != netloc):
-            raise Problem(HTTPStatus.BAD_GATEWAY, f"the Spark UI of {job} leads elsewhere, to {location[:200]!r}")
-        if not target.path.startswith("/"):
-            # Relative to the page itself, which is below the base; browsers keep it there unless it climbs.
-            if ".." in target.path.split("/"):
-                raise Problem(HTTPStatus.BAD_GATEWAY, f"the Spark UI of {job} leads elsewhere, to {location[:200]!r}")
-            return target._replace(scheme="", netloc="").geturl()
-        inside = target.path == base or target.path.startswith(base + "/")
-        path = target.path if inside else base + target.path
-        if any(part in ("..", ".") for part in path.split("/")):
-            raise Problem(HTTPStatus.BAD_GATEWAY, f"the Spark UI of {job} leads elsewhere, to {location[:200]!r}")
+            raise elsewhere
+        # Browsers take %2e for a dot and a backslash for a slash.
+        plain = unquote(target.path)
+        if "\\" in plain or "//" in plain or any(part in ("..", ".") for part in plain.split("/")):
+            raise elsewhere
+        path = target.path
+        if path.startswith("/") and path != base and not path.startswith(base + "/"):
+            path = base + path
+        # One that is relative to its page stays below the base, as the page is.
         return target._replace(scheme="", netloc="", path=path).geturl()
-
-
-def _no_cookies() -> CookieJar:
-    """No cookie of one job's UI may reach another's."""
-    return CookieJar(DefaultCookiePolicy(allowed_domains=[]))
 
 
 def _driver_host(job_master: JobMaster) -> str | None:
