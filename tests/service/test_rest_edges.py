@@ -42,7 +42,7 @@ def test_every_mistake_is_a_problem_and_changes_nothing(service: Served) -> None
     good = msgspec.to_builtins(spec())
     with service.client() as client:
         problem(client.get("/v1/nothing"), 404)
-        problem(client.get("/"), 404)
+        problem(client.get("/nothing"), 404)
         problem(client.get("/v1/jobs/"), 404)
         problem(client.get("/v1/jobs/none"), 404)
         for path in (

@@ -26,7 +26,7 @@ class Changes:
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
         self.closed = False
-        self._noted: dict[str, None] = {}
+        self._number = 0
         self._published = 0
         self._floor = 0
         self._last: OrderedDict[str, int] = OrderedDict()
@@ -36,21 +36,18 @@ class Changes:
 
     def note(self, topics: Iterable[str]) -> None:
         """These have changed now. To be called in the event loop's thread."""
-        self._noted.update(dict.fromkeys(topics))
-        if self._timer is None and self._noted and not self.closed:
-            self._timer = asyncio.get_running_loop().call_later(PAUSE_S, self._publish)
-
-    def _publish(self) -> None:
-        # Only now do they get their numbers: a watcher that looks meanwhile must see nothing new, or it would go round
-        # and round without waiting.
-        self._timer = None
-        for topic in self._noted:
-            self._published += 1
-            self._last[topic] = self._published
+        for topic in topics:
+            self._number += 1
+            self._last[topic] = self._number
             self._last.move_to_end(topic)
             if len(self._last) > _TOPICS:
                 _, self._floor = self._last.popitem(last=False)
-        self._noted = {}
+        if self._timer is None and self._number > self._published and not self.closed:
+            self._timer = asyncio.get_running_loop().call_later(PAUSE_S, self._publish)
+
+    def _publish(self) -> None:
+        self._timer = None
+        self._published = self._number
         self._found = {}
         self.wake()
 
