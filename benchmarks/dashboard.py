@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT)]
 
+import httpx
 from tests.browser import scenes
 from tests.browser.chromium import ARGUMENTS, find, lacking
 from tests.browser.fleet import TOKEN, LiveMaster
@@ -70,10 +72,21 @@ def main() -> None:
     ):
         jobs = scenes.crowd(master, WORKERS, JOBS, EXECUTORS)
         browser = playwright.chromium.launch(executable_path=find(), args=list(ARGUMENTS))
-        cases = [*_paint(browser, master), *_frames(browser, master, jobs)]
+        cases = [_answer(master), *_paint(browser, master), *_frames(browser, master, jobs)]
         browser.close()
     show(cases, options.json)
     raise SystemExit(check("dashboard", cases) if options.check else 0)
+
+
+def _answer(master: LiveMaster) -> Case:
+    """What a map costs the master, the connection included."""
+    times = []
+    with httpx.Client(headers={"Authorization": f"Bearer {TOKEN}"}, trust_env=False) as client:
+        for _ in range(ROUNDS):
+            began = time.perf_counter()
+            client.get(f"{master.url}/v1/slots").raise_for_status()
+            times.append(time.perf_counter() - began)
+    return case("GET /v1/slots with 10,000 slots", "s", median(times))
 
 
 def _context(browser: Browser, master: LiveMaster) -> BrowserContext:

@@ -278,6 +278,19 @@ def test_the_map_tells_what_is_pointed_at_and_what_is_not_there_yet(master: Live
     assert waiting in said.inner_text()
 
 
+def test_a_finger_is_told_first_and_opens_with_a_second_tap(master: LiveMaster, open_page: Opener) -> None:
+    master.add_workers(1)
+    job = running(master, "tapped")
+    page = open_page(master, "#/slots", viewport={"width": 375, "height": 760}, has_touch=True)
+    page.locator("canvas[data-slots='3']").wait_for()
+    page.locator("canvas").tap(position={"x": 6, "y": 25})
+    page.locator(".slotmap-tip", has_text="tapped").wait_for()
+    assert page.url.endswith("#/slots")
+    page.locator("canvas").tap(position={"x": 6, "y": 25})
+    page.get_by_role("heading", name="tapped").wait_for()
+    assert page.url.endswith(f"#/jobs/{job}")
+
+
 _COLOURS = """() => {
   const canvas = document.querySelector("canvas");
   const data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;

@@ -22,6 +22,7 @@ class SlotMap {
   #bars = [];
   #largest = 1;
   #at = null;
+  #tapped = "";
   #frame = 0;
   #width = 0;
   #canvas = document.createElement("canvas");
@@ -48,8 +49,11 @@ class SlotMap {
     this.#canvas.addEventListener("pointermove", (event) => this.#point(event));
     this.#canvas.addEventListener("pointerleave", () => this.#select(null));
     this.#canvas.addEventListener("click", (event) => {
+      const before = this.#tapped;
       this.#point(event);
-      if (event.pointerType !== "touch") this.#open();
+      this.#tapped = String(this.#at);
+      // A finger cannot hover: the first tap tells, another one on the same place opens.
+      if (event.pointerType !== "touch" || this.#tapped === before) this.#open();
     });
     this.#canvas.addEventListener("keydown", (event) => this.#key(event));
     this.#canvas.addEventListener("focus", () => {

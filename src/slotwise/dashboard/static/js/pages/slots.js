@@ -10,7 +10,7 @@ const LEGEND = 30;
 /** The choice lasts as long as the page is open. */
 const shown = { by: "memory", only: null };
 
-/** GET /v1/slots, asked for less often the more there is. */
+/** GET /v1/slots, which has all slots of the cluster: asked for once a second at most. */
 export const slotsQuery = (context) =>
   context.query("/v1/slots", { topics: ["workers", "resources", "jobs"], atMostEvery: 1_000 });
 
