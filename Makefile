@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long simulate planted-bugs check format lint types imports docs bench flink-peer chaos wheel lock clean
+.PHONY: help setup demo test test-long simulate planted-bugs check format lint types imports docs bench flink-peer chaos wheel lock clean test-browser
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -31,6 +31,10 @@ test: $(READY)  ## Run all tests (real Spark among them)
 
 test-long: $(READY)  ## Run the tests that take minutes each
 	$(BIN)/python -m pytest -m long
+
+test-browser: $(READY)  ## Run the dashboard's tests in headless Chromium, one with real Spark (Debian: apt-get install chromium)
+	$(BIN)/python -m tests.browser.chromium
+	$(BIN)/python -m pytest -m browser tests/browser
 
 SEEDS ?= 1000
 SIM_JOBS ?= $(shell nproc)

@@ -387,6 +387,10 @@ class Configuration:
         most = _ALL_THAT_FIT if mode == "full" else 1
         return 1 if drivers is None else drivers, most if executors is None else executors
 
+    def effective(self) -> dict[str, str]:
+        """Every option as text: what was set, else its default (empty for none)."""
+        return {option.key: self.given.get(option.key, option.default) for option in OPTIONS.values()}
+
     def as_flags(self) -> tuple[str, ...]:
         """What was set, as flags for a worker that this process starts."""
         return tuple(word for key, value in self.given.items() for word in ("-D", f"{key}={value}"))

@@ -68,6 +68,8 @@ class EmbeddedCluster:
             token=secrets.token_hex(32),
             resource_manager=configuration.resource_manager(self.shape, max_workers),
             job_master=configuration.job_master(),
+            settings=configuration.effective(),
+            worker_logs=self._scratch / "workers",
         )
         self.master = Master(options)
         self._configuration = configuration

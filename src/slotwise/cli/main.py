@@ -29,6 +29,8 @@ _COMMANDS: dict[str, tuple[str, str, str]] = {
     "scale": ("slotwise.cli.remote", "scale", "Change how many executors a running job may have."),
     "workers": ("slotwise.cli.remote", "workers", "List the workers with their slots."),
     "resources": ("slotwise.cli.remote", "resources", "Show what the cluster has and what each job requires."),
+    "dashboard": ("slotwise.cli.dashboard", "dashboard", "Print where the dashboard is, or open it in a browser."),
+    "token": ("slotwise.cli.token", "token", "Make, list and revoke tokens of people and workers."),
     "cache": ("slotwise.cli.cache", "cache", "Show, make or remove this machine's cache of loaded classes."),
     "doctor": ("slotwise.cli.doctor", "doctor", "Check this machine: Java, Python, Spark, memory, ports."),
 }

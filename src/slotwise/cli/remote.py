@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from slotwise.cli.console import Screen, job_line, print_table
-from slotwise.cli.options import job_options, job_spec, json_option, master_options
+from slotwise.cli.options import client_tls, job_options, job_spec, json_option, master_options
 from slotwise.client import Client, default_master_url, read_token
 from slotwise.model.errors import ClusterError
 from slotwise.model.resources import format_bytes, format_cpu
@@ -23,7 +23,8 @@ _EXIT_CODES = {"FINISHED": 0, "FAILED": 1, "CANCELED": 130}
 
 def connect(given: dict[str, Any]) -> Client:
     """A client for the master that the options name."""
-    return Client(given["master_url"] or default_master_url(), read_token(given["token_file"]))
+    url = given["master_url"] or default_master_url()
+    return Client(url, read_token(given["token_file"]), tls=client_tls(given))
 
 
 def _print_json(value: Any) -> None:
@@ -86,7 +87,7 @@ def submit(program: str, args: tuple[str, ...], **given: Any) -> int:
         except KeyboardInterrupt:
             screen.say(f"cancelling {job} (Ctrl-C again to leave it)")
             client.call("PATCH", f"/v1/jobs/{job}", params={"mode": "cancel"})
-            for _ in client.wait(job):
+            for _ in client.watch(job):
                 pass
             screen.say(f"{job} canceled")
             return 130
@@ -96,7 +97,7 @@ def _wait(client: Client, job: str, screen: Screen) -> int:
     follower = _Follower(client, job, screen)
     details: dict[str, Any] = {}
     phase = ""
-    for details in client.wait(job):
+    for details in client.watch(job):
         follower.start_new()
         if details["phase"] != phase:
             phase = details["phase"]
@@ -210,10 +211,11 @@ def job(job_id: str, as_json: bool, **given: Any) -> int:
         if details["held"]:
             rows = [(s["allocation"], s["worker"], _size(s["resource"]), s["use"] or "idle") for s in details["held"]]
             print_table(("SLOT", "WORKER", "SIZE", "USE"), rows)
-    if details["vertices"]:
+    vertices = [vertex for vertex in details["vertices"] if vertex["id"] != "application"]
+    if vertices:
         regions = [
             (v["name"], v["status"], v["parallelism"], v["attempt"], _seconds(v["duration"]), v["reason"])
-            for v in details["vertices"]
+            for v in vertices
         ]
         print_table(("REGION", "STATE", "EXECUTORS", "ATTEMPT", "DURATION", "REASON"), regions)
     for line in details["log-tail"]:
@@ -274,7 +276,7 @@ def logs(job_id: str, follow: bool, name: str | None, list_names: bool, as_json:
         screen = Screen(quiet=True)
         follower = _Follower(client, job_id, screen)
         if follow:
-            for _ in client.wait(job_id):
+            for _ in client.watch(job_id):
                 follower.start_new()
             follower.finish()
             return 0
@@ -345,7 +347,7 @@ def cancel(job_id: str, wait: bool, **given: Any) -> int:
             click.echo(f"{job_id} had ended before: {state.lower()}")
             return 0
         if wait:
-            for details in client.wait(job_id):
+            for details in client.watch(job_id):
                 state = details["state"]
             click.echo(f"{job_id} is {state.lower()}")
         else:

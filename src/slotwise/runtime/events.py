@@ -1,14 +1,13 @@
-"""What happened, for people: kept per job and for the cluster, followed by any number of watchers (B: F-07).
+"""What happened, for people: kept per job and for the cluster (B: F-07).
 
 A job's events are in a file of its own, where the next master finds them. They are reading matter: a full disk or a
 damaged line never stops anything."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections import OrderedDict, deque
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -21,7 +20,6 @@ from slotwise.runtime.clock import unix_time
 _KEPT_CLUSTER = 2000
 _KEPT_JOB = 5000
 _KEPT_JOBS = 500
-_WATCHER_LIMIT = 1000
 # Room for more events than one leadership of years has; the numbers stay below 2**53, which JSON readers need.
 _SEQS_AN_EPOCH = 1_000_000_000
 _FINAL = frozenset(state.value for state in JobState if state.is_final)
@@ -67,7 +65,6 @@ class EventLog:
         self._jobs: OrderedDict[JobId, deque[Happened]] = OrderedDict()
         self._times: dict[JobId, JobTimes] = {}
         self._whole_last_line: set[JobId] = set()
-        self._watchers: set[asyncio.Queue[Happened]] = set()
 
     def add(self, events: Iterable[Event]) -> None:
         """Record events that happened now."""
@@ -83,9 +80,6 @@ class EventLog:
                 self._times[event.job] = times.with_event(happened)
                 with contextlib.suppress(OSError):
                     self._append(event.job, happened)
-            for watcher in self._watchers:
-                if watcher.qsize() < _WATCHER_LIMIT:
-                    watcher.put_nowait(happened)
 
     def _append(self, job: JobId, happened: Happened) -> None:
         path = self._path(job)
@@ -130,16 +124,6 @@ class EventLog:
     def of_cluster(self, after: int = 0) -> list[Happened]:
         """The newest events of this master with a number above ``after``."""
         return [event for event in self._cluster if event.seq > after]
-
-    async def watch(self) -> AsyncIterator[Happened]:
-        """Events as they happen. A watcher that falls 1,000 behind misses what happens meanwhile."""
-        queue: asyncio.Queue[Happened] = asyncio.Queue()
-        self._watchers.add(queue)
-        try:
-            while True:
-                yield await queue.get()
-        finally:
-            self._watchers.discard(queue)
 
 
 def _read(path: Path) -> Iterable[Happened]:

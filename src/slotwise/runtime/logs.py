@@ -26,7 +26,7 @@ _POLL_S = 0.1
 _BEYOND = 2**62
 """An offset that no log reaches: the master answers with what it has."""
 _TAIL_LINES = 25
-_SAFE_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,120}$")
+SAFE_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,120}$")
 
 
 @dataclass
@@ -142,13 +142,13 @@ class LogStore:
 
     def path(self, job: JobId, name: str) -> Path | None:
         """Where a log of a job is, or None for a name that no log can have."""
-        if not _SAFE_NAME.match(name) or not _SAFE_NAME.match(job):
+        if not SAFE_NAME.match(name) or not SAFE_NAME.match(job):
             return None
         return self._directory / job / "logs" / name
 
     def names(self, job: JobId) -> list[str]:
         """The logs there are of a job."""
-        if not _SAFE_NAME.match(job):
+        if not SAFE_NAME.match(job):
             return []
         folder = self._directory / job / "logs"
         return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
