@@ -65,7 +65,8 @@ class Unmet(msgspec.Struct, frozen=True):
 # ----------------------------------------------------------------------------------------------- workers
 
 
-class SlotInfo(msgspec.Struct, frozen=True):
+# There are tens of thousands of them in one answer: the garbage collector need not look at each.
+class SlotInfo(msgspec.Struct, frozen=True, gc=False):
     """A slot on a worker. ``pending``: its worker has not confirmed it yet."""
 
     allocation: str
