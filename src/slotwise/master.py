@@ -256,8 +256,8 @@ class Master:
 
     def _bind_to(self, port: int) -> socket.socket:
         family = socket.AF_INET6 if ":" in self.options.host else socket.AF_INET
-        # With the protocol named, asyncio sets TCP_NODELAY on what it accepts: an answer's body would wait 40 ms for the
-        # acknowledgement of its head.
+        # With the protocol named, asyncio sets TCP_NODELAY on what it accepts: else an answer's body would wait 40 ms
+        # for the acknowledgement of its head.
         bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
