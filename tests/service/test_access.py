@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import httpx
 import pytest
 from starlette.routing import Mount, Route
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
 
 from slotwise.dispatcher.http.app import build_app
+from slotwise.dispatcher.http.auth import SESSION_COOKIE
 from slotwise.dispatcher.http.calls import Call
 from slotwise.dispatcher.http.proxy import SparkUi
 from slotwise.dispatcher.http.routes import table
 from slotwise.dispatcher.tokens import Role
+from slotwise.runtime.stream import stream_url
 from tests.service.served import TOKEN, Served, served
 
 ANYBODY = {"nobody", "join", "viewer", "submitter", "admin", "cluster"}
@@ -131,6 +136,25 @@ def test_what_is_no_token_is_refused_everywhere(cast: Cast, header: str) -> None
     assert answer.headers["www-authenticate"].startswith("Bearer")
     assert set(answer.json()) == {"type", "title", "status", "detail"}
     assert header.removeprefix("Bearer ") not in answer.text or not header.removeprefix("Bearer ").strip()
+
+
+def test_the_workers_stream_takes_join_tokens_alone_and_no_browsers_session(cast: Cast) -> None:
+    url = stream_url(cast.service.url)
+
+    async def opens(headers: dict[str, str]) -> bool:
+        try:
+            async with connect(url, additional_headers=headers, proxy=None):
+                return True
+        except InvalidStatus:
+            return False
+
+    for who, token in cast.tokens.items():
+        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        assert asyncio.run(opens(headers)) is (who in {"join", "cluster"}), who
+    with cast.service.client(None) as browser:
+        browser.post("/v1/session", json={"token": TOKEN})
+        cookie = f"{SESSION_COOKIE}={browser.cookies[SESSION_COOKIE]}"
+    assert asyncio.run(opens({"Cookie": cookie})) is False
 
 
 def test_head_is_let_in_as_get_is_and_streams_do_not_begin(cast: Cast) -> None:

@@ -10,6 +10,7 @@ from typing import Annotated
 import msgspec
 
 from slotwise.dispatcher.tokens import NAME_PATTERN, Role
+from slotwise.model.warm import WarmUnits
 
 
 class Empty(msgspec.Struct, frozen=True):
@@ -133,7 +134,9 @@ class WorkerMetrics(msgspec.Struct, frozen=True):
 
 
 class WorkerInfo(msgspec.Struct, frozen=True):
-    """A worker, Flink's TaskManagerInfo, with its slots. Slots are made on demand, so none is ever free."""
+    """A worker, Flink's TaskManagerInfo, with its slots. Slots are made on demand, so none is ever free. ``warm``: what
+    waits there for drivers and executors to come.
+    """
 
     id: str
     path: str
@@ -151,6 +154,7 @@ class WorkerInfo(msgspec.Struct, frozen=True):
     leaving: bool
     rss_bytes: int
     allocatedSlots: list[SlotInfo]
+    warm: WarmUnits | None = None
     freeSlots: int = 0
     dataPort: int = -1
     jmxPort: int = -1

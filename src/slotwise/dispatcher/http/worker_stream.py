@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Mapping
+from http import HTTPStatus
 from typing import Protocol
 
 import structlog
@@ -87,6 +88,8 @@ class WorkerStream:
         try:
             principal = self._master.auth.identify(socket)
             self._master.auth.authorize(principal, Access.JOIN, socket, changes=False)
+            if principal.session is not None:
+                raise Problem(HTTPStatus.FORBIDDEN, "a browser's session is no worker's token")
         except Problem as problem:
             log.warning("a worker without a join token was refused", peer=peer)
             self._master.audit.add(
