@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -26,6 +26,8 @@ from slotwise.ha.base import Grant, LeaderElection
 from slotwise.ha.embedded import EmbeddedLeaderElection
 from slotwise.jobmaster.config import JobMasterConfig
 from slotwise.jobmaster.machine import JobMaster
+from slotwise.metrics.http import TimedApp
+from slotwise.metrics.master import MasterMetrics, store_errors
 from slotwise.model.errors import ClusterError, EnvironmentProblem
 from slotwise.model.ids import (
     DISPATCHER,
@@ -103,6 +105,8 @@ class Master:
         self.crashed: asyncio.Future[str] | None = None
         self.only_job: JobId | None = None
         """Why the master must end: a component failed, or it leads no more."""
+        self.metrics = MasterMetrics(self, self)
+        self._serves = False
         self._election = election or EmbeddedLeaderElection(options.directory, self._has_jobs)
         self._ids = RandomIds()
         self._provisioner: Provisioner = StandaloneProvisioner()
@@ -176,9 +180,10 @@ class Master:
         await self._serve(bound)
 
     async def _serve(self, bound: socket.socket) -> None:
+        app = build_app(self)
         server = uvicorn.Server(
             uvicorn.Config(
-                build_app(self),
+                TimedApp(app, app.routes, self.metrics.answered),
                 log_config=None,
                 access_log=False,
                 lifespan="off",
@@ -196,6 +201,34 @@ class Master:
                 await self._serving
                 raise EnvironmentProblem("the HTTP server ended while it was starting")
             await asyncio.sleep(0.005)
+        self._serves = True
+
+    def not_ready(self) -> str:
+        """Why this master does not lead and serve now, in words; empty when it does."""
+        if not self._serves:
+            return "the master is starting or stopping"
+        if self._grant.lost.done():
+            return f"this master leads no more: {self._grant.lost.result()}"
+        if self.crashed is not None and self.crashed.done():
+            return f"the master ends: {self.crashed.result()}"
+        return ""
+
+    def gauges(self) -> Iterable[tuple[str, tuple[str, ...], float]]:
+        """What metrics read of the process around the components."""
+        yield "slotwise_ready", (), 0 if self.not_ready() else 1
+        yield "slotwise_leadership_epoch", (), self._grant.epoch
+        names = {DISPATCHER: "dispatcher", RESOURCE_MANAGER: "resource-manager"}
+        waiting = {"dispatcher": 0, "resource-manager": 0, "job-master": 0}
+        for address, actor in self._actors.items():
+            waiting[names.get(address, "job-master")] += actor.waiting
+        for component, count in waiting.items():
+            yield "slotwise_mailbox_messages", (component,), count
+        yield from store_errors(self._records.errors)
+        yield "slotwise_store_unwritten_results", (), len(self._records.unwritten)
+        yield "slotwise_event_write_errors_total", (), self.events.write_errors
+        yield "slotwise_log_write_errors_total", (), self.logs.write_errors
+        yield "slotwise_event_stream_watchers", (), self.events.watchers
+        yield "slotwise_worker_streams", (), len(self._workers)
 
     def _has_jobs(self) -> bool:
         jobs = self.options.directory / "jobs"
@@ -233,8 +266,21 @@ class Master:
         return bound
 
     def _start_actor(self, address: Address, machine: Dispatcher | ResourceManager) -> None:
-        actor = self._actors[address] = Actor(address, machine, self._carry_out, self._on_crash)
+        on_step = self._timed_checks(machine) if isinstance(machine, ResourceManager) else None
+        actor = self._actors[address] = Actor(address, machine, self._carry_out, self._on_crash, on_step)
         actor.start()
+
+    def _timed_checks(self, manager: ResourceManager) -> Callable[[float], None]:
+        """Of the ResourceManager's steps those that have made a check: machines have no clock."""
+        before = manager.checks
+
+        def on_step(seconds: float) -> None:
+            nonlocal before
+            if manager.checks != before:
+                before = manager.checks
+                self.metrics.checked(seconds)
+
+        return on_step
 
     def _on_crash(self, name: str, error: BaseException) -> None:
         self._end(f"{name} failed: {error!r}")
@@ -249,6 +295,7 @@ class Master:
         """
         if self._upkeep is None:
             return
+        self._serves = False
         for address in [address for address in self._actors if leave or address != RESOURCE_MANAGER]:
             await self._actors[address].stop()
         for timer in self._timers:
@@ -293,6 +340,7 @@ class Master:
             else:
                 self._stop_job_master(change)
         self.events.add(effects.events)
+        self.metrics.happened(effects.events)
         if effects.shutdown is not None:
             # Whichever component it is: who knows of a newer leader of it has been told by another master.
             self._end(
@@ -386,6 +434,13 @@ class Master:
 
     async def submit(self, spec: JobSpec, key: str | None = None) -> JobId:
         """Submit a job. Raises :class:`ClusterError` with the reason when it is refused."""
+        try:
+            return await self._submit(spec, key)
+        except ClusterError:
+            self.metrics.refused()
+            raise
+
+    async def _submit(self, spec: JobSpec, key: str | None) -> JobId:
         if self.only_job is not None:
             raise ClusterError(f"this master was started for one job, {self.only_job}; it takes no other")
         answer = await self.ask(SubmitJob(key or self._ids.new_id("key"), spec))

@@ -68,6 +68,8 @@ class EventLog:
         self._times: dict[JobId, JobTimes] = {}
         self._whole_last_line: set[JobId] = set()
         self._watchers: set[asyncio.Queue[Happened]] = set()
+        self.write_errors = 0
+        """Events that could not be written to their job's file."""
 
     def add(self, events: Iterable[Event]) -> None:
         """Record events that happened now."""
@@ -81,8 +83,10 @@ class EventLog:
                 times = self.times(event.job)
                 self._of(event.job).append(happened)
                 self._times[event.job] = times.with_event(happened)
-                with contextlib.suppress(OSError):
+                try:
                     self._append(event.job, happened)
+                except OSError:
+                    self.write_errors += 1
             for watcher in self._watchers:
                 if watcher.qsize() < _WATCHER_LIMIT:
                     watcher.put_nowait(happened)
@@ -130,6 +134,11 @@ class EventLog:
     def of_cluster(self, after: int = 0) -> list[Happened]:
         """The newest events of this master with a number above ``after``."""
         return [event for event in self._cluster if event.seq > after]
+
+    @property
+    def watchers(self) -> int:
+        """How many :meth:`watch` now."""
+        return len(self._watchers)
 
     async def watch(self) -> AsyncIterator[Happened]:
         """Events as they happen. A watcher that falls 1,000 behind misses what happens meanwhile."""

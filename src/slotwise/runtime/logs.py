@@ -139,6 +139,8 @@ class LogStore:
         with contextlib.suppress(OSError):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._failed: set[Path] = set()
+        self.write_errors = 0
+        """Pieces of output that could not be kept."""
 
     def path(self, job: JobId, name: str) -> Path | None:
         """Where a log of a job is, or None for a name that no log can have."""
@@ -170,6 +172,7 @@ class LogStore:
                 with path.open("ab") as file:
                     file.write(fresh)
         except OSError as error:
+            self.write_errors += 1
             # The sender asks again with its next chunk; a worker's stream must not break for it.
             if path not in self._failed:
                 self._failed.add(path)

@@ -18,6 +18,8 @@ from starlette.routing import Route, WebSocketRoute
 
 from slotwise import __version__
 from slotwise.dispatcher.http import graphs, rescales, views
+from slotwise.dispatcher.http.operations import Operations, OperationsPort
+from slotwise.dispatcher.http.problems import Problem
 from slotwise.dispatcher.http.worker_stream import StreamPort, WorkerStream, allowed
 from slotwise.dispatcher.machine import Dispatcher, JobRecord
 from slotwise.jobmaster.machine import JobMaster
@@ -32,7 +34,7 @@ _MAX_BODY_BYTES = 4 * 1024 * 1024
 _LOG_PIECE_BYTES = 256 * 1024
 
 
-class MasterPort(StreamPort, Protocol):
+class MasterPort(StreamPort, OperationsPort, Protocol):
     """What the HTTP side needs of the master."""
 
     job_masters: dict[JobId, JobMaster]
@@ -57,15 +59,6 @@ class MasterPort(StreamPort, Protocol):
         ...
 
 
-class Problem(Exception):
-    """An answer other than success."""
-
-    def __init__(self, status: HTTPStatus, detail: str) -> None:
-        super().__init__(detail)
-        self.status = status
-        self.detail = detail
-
-
 def json_response(value: Any, status: int = 200) -> Response:
     """``value`` as JSON."""
     return Response(msgspec.json.encode(value), status, media_type="application/json")
@@ -75,6 +68,7 @@ def build_app(master: MasterPort) -> Starlette:
     """The ASGI application."""
     api = Api(master)
     stream = WorkerStream(master)
+    operations = Operations(master, api.open, api.guarded)
     return Starlette(
         routes=[
             Route("/healthz", api.open(api.health)),
@@ -94,6 +88,7 @@ def build_app(master: MasterPort) -> Starlette:
             Route("/v1/taskmanagers", api.guarded(api.taskmanagers)),
             Route("/v1/taskmanagers/{worker}", api.guarded(api.block), methods=["PATCH"]),
             Route("/v1/resources", api.guarded(api.resources)),
+            *operations.routes(),
             WebSocketRoute("/v1/workers/stream", stream.serve),
         ]
     )
@@ -115,8 +110,7 @@ class Api:
             try:
                 return await endpoint(request)
             except Problem as problem:
-                body = {"title": problem.status.phrase, "status": problem.status.value, "detail": problem.detail}
-                return Response(msgspec.json.encode(body), problem.status.value, media_type="application/problem+json")
+                return problem.response()
 
         return call
 
