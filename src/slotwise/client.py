@@ -158,6 +158,17 @@ class Client:
         except httpx.HTTPError as error:
             raise ClusterError(f"the master at {self.url} went away: {error}") from error
 
+    def archive(self, job: str) -> Iterator[bytes]:
+        """All logs of a job, as the bytes of a zip."""
+        try:
+            with self._http.stream("GET", f"/v1/jobs/{job}/logs.zip", timeout=None) as answer:
+                if answer.is_error:
+                    answer.read()
+                    raise ClusterError(_problem(answer))
+                yield from answer.iter_raw()
+        except httpx.HTTPError as error:
+            raise ClusterError(f"the master at {self.url} went away: {error}") from error
+
 
 def _problem(answer: httpx.Response) -> str:
     try:

@@ -66,6 +66,7 @@ class EmbeddedCluster:
             token=secrets.token_hex(32),
             resource_manager=configuration.resource_manager(self.shape, max_workers),
             job_master=configuration.job_master(),
+            log_limits=configuration.job_logs(),
         )
         self.master = Master(options)
         self._configuration = configuration

@@ -11,6 +11,7 @@ import contextlib
 import socket
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -69,8 +70,9 @@ from slotwise.records import Records
 from slotwise.resourcemanager.machine import ResourceManager, ResourceManagerConfig
 from slotwise.runtime.actor import Actor
 from slotwise.runtime.clock import RandomIds, monotonic
-from slotwise.runtime.events import EventLog
-from slotwise.runtime.logs import LogStore
+from slotwise.runtime.events import EventLog, tell
+from slotwise.runtime.log_retention import remove_outlived
+from slotwise.runtime.logs import SAFE_NAME, LogLimits, LogStore, WorkerLogStore
 
 log = structlog.get_logger(__name__)
 
@@ -83,7 +85,9 @@ _TELL_ENDED_AFTER_S = (1.0, 5.0, 15.0)
 
 class MasterOptions(msgspec.Struct, frozen=True):
     """How a master is started. ``port`` 0 takes that of the master before in ``directory``, else a free one.
-    ``directory`` keeps the leadership and the jobs' records, logs and events.
+    ``directory`` keeps the leadership and the jobs' records, logs and events; ``log_limits`` how much of jobs' output.
+    ``log_file``: where this process's own log goes, if anywhere; ``worker_logs``: the folder with the output of workers
+    that it starts. ``log_events``: whether its log has what happens.
     """
 
     directory: Path
@@ -92,6 +96,10 @@ class MasterOptions(msgspec.Struct, frozen=True):
     port: int = 0
     resource_manager: ResourceManagerConfig = ResourceManagerConfig()
     job_master: JobMasterConfig = JobMasterConfig()
+    log_limits: LogLimits = LogLimits()
+    log_file: Path | None = None
+    worker_logs: Path | None = None
+    log_events: bool = False
 
 
 class Master:
@@ -100,11 +108,12 @@ class Master:
     def __init__(self, options: MasterOptions, election: LeaderElection | None = None) -> None:
         self.options = options
         self.port = options.port
-        self.logs = LogStore(options.directory / "jobs")
+        self.logs = LogStore(options.directory / "jobs", options.log_limits)
+        self.worker_log_store = WorkerLogStore(options.directory / "worker-logs")
         self.job_masters: dict[JobId, JobMaster] = {}
         self.crashed: asyncio.Future[str] | None = None
-        self.only_job: JobId | None = None
         """Why the master must end: a component failed, or it leads no more."""
+        self.only_job: JobId | None = None
         self.metrics = MasterMetrics(self, self)
         self._serves = False
         self._election = election or EmbeddedLeaderElection(options.directory, self._has_jobs)
@@ -116,7 +125,7 @@ class Master:
         self._next_client = 0
         self._server: uvicorn.Server | None = None
         self._serving: asyncio.Task[None] | None = None
-        self._upkeep: asyncio.Task[None] | None = None
+        self._upkeep: asyncio.Future[Any] | None = None
         self._timers: list[asyncio.TimerHandle] = []
         self._retiring: set[asyncio.Task[None]] = set()
 
@@ -176,7 +185,8 @@ class Master:
         for worker in before.ended:
             exited = WorkerExited(worker, "it ended while there was no master", started=True)
             self._timers += [loop.call_later(after, self.worker_exited, exited) for after in _TELL_ENDED_AFTER_S]
-        self._upkeep = loop.create_task(self._retry_records())
+        self._upkeep = asyncio.gather(self._retry_records(), remove_outlived(self.logs, self._with_logs))
+        self._upkeep.add_done_callback(self._on_upkeep_over)
         await self._serve(bound)
 
     async def _serve(self, bound: socket.socket) -> None:
@@ -227,6 +237,7 @@ class Master:
         yield "slotwise_store_unwritten_results", (), len(self._records.unwritten)
         yield "slotwise_event_write_errors_total", (), self.events.write_errors
         yield "slotwise_log_write_errors_total", (), self.logs.write_errors
+        yield "slotwise_log_cut_bytes_total", (), self.logs.cut_bytes
         yield "slotwise_event_stream_watchers", (), self.events.watchers
         yield "slotwise_worker_streams", (), len(self._workers)
 
@@ -238,6 +249,31 @@ class Master:
         while True:
             await asyncio.sleep(_RETRY_RECORDS_S)
             self._records.retry()
+
+    def _with_logs(self) -> Iterator[tuple[JobId, float]]:
+        """The jobs that have ended and whose logs are there, with the time of their end."""
+        for record in list(self.dispatcher.jobs.values()):
+            if record.released and self.logs.has_logs(record.job):
+                times = self.events.times(record.job)
+                yield record.job, times.end_unix_s or times.last_unix_s
+
+    def _on_upkeep_over(self, upkeep: asyncio.Future[Any]) -> None:
+        if not upkeep.cancelled() and (error := upkeep.exception()) is not None:
+            self._end(f"upkeep failed: {error!r}")
+
+    def knows_worker(self, worker: WorkerId) -> bool:
+        """Whether the worker is registered."""
+        return worker in self.resource_manager.slots.workers
+
+    def own_logs(self) -> list[Path]:
+        """The files of this process's own log, where there are any."""
+        return [self.options.log_file] if self.options.log_file is not None else []
+
+    def worker_logs(self, worker: WorkerId) -> list[Path]:
+        """What is kept of a worker's own log: what it has sent of it, and its output if it was started here."""
+        output = [] if self.options.worker_logs is None else [self.options.worker_logs / f"{worker}.log"]
+        shipped = self.worker_log_store.paths(worker)
+        return [*shipped, *(path for path in output if SAFE_NAME.match(worker) and path.is_file())]
 
     def _bind(self, previous_url: str | None) -> socket.socket:
         """The wanted port; without a wish that of the master before, where its workers look for it."""
@@ -307,6 +343,7 @@ class Master:
         for actor in list(self._actors.values()):
             await actor.stop()
         self._upkeep.cancel()
+        await asyncio.gather(self._upkeep, return_exceptions=True)
         self._records.retry()
         for job in self._records.unwritten:
             log.error("the job's result could not be written and is lost with this process", job=job)
@@ -341,6 +378,9 @@ class Master:
                 self._stop_job_master(change)
         self.events.add(effects.events)
         self.metrics.happened(effects.events)
+        if self.options.log_events:
+            for event in effects.events:
+                tell(event)
         if effects.shutdown is not None:
             # Whichever component it is: who knows of a newer leader of it has been told by another master.
             self._end(

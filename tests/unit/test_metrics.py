@@ -270,6 +270,7 @@ AROUND = {
     "slotwise_store_unwritten_results",
     "slotwise_event_write_errors_total",
     "slotwise_log_write_errors_total",
+    "slotwise_log_cut_bytes_total",
     "slotwise_event_stream_watchers",
     "slotwise_worker_streams",
 }

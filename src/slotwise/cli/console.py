@@ -9,7 +9,6 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from slotwise.runtime.events import Happened
@@ -69,25 +68,6 @@ class Screen:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
             self._drawn = False
-
-
-class Tail:
-    """New bytes of a growing file."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._position = 0
-
-    def read(self) -> bytes:
-        """What was added since the last call."""
-        try:
-            with self._path.open("rb") as file:
-                file.seek(self._position)
-                data = file.read()
-        except OSError:
-            return b""
-        self._position += len(data)
-        return data
 
 
 def job_line(details: dict[str, Any]) -> str:

@@ -16,19 +16,24 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from slotwise.cli.logging import configure_logging
+from slotwise.cli.logging import FORMATS, LEVELS, configure_logging, output_file
 from slotwise.cli.options import config_options, given_job_options, job_options, job_spec, local_options, worker_total
 from slotwise.client import DEFAULT_PORT, default_master_url, default_token_file, read_token, state_directory
 from slotwise.model.errors import SlotwiseError, UsageError
+from slotwise.runtime.log_context import hidden
 
 if TYPE_CHECKING:
     from slotwise.cli.single_job import SingleJob
 
 _LOG_LEVEL = click.option(
     "--log-level",
-    type=click.Choice(["debug", "info", "warning", "error"]),
-    default=None,
-    help="What to log to standard error [default: info; with --job warning].",
+    type=click.Choice(LEVELS),
+    help="What to log to standard error [default: log.level, which is info; with --job warning].",
+)
+_LOG_FORMAT = click.option(
+    "--log-format",
+    type=click.Choice(FORMATS),
+    help="Lines of key=value, or a JSON object a line [default: log.format, which is text].",
 )
 
 
@@ -51,6 +56,7 @@ _LOG_LEVEL = click.option(
 @local_options
 @config_options
 @_LOG_LEVEL
+@_LOG_FORMAT
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def master(**given: Any) -> int:
     """Run a master: REST, workers' stream and all JobMasters on one HTTP port.
@@ -84,7 +90,6 @@ def master(**given: Any) -> int:
         raise UsageError(f"{given['args'][0]}: arguments belong to the program of --job")
     elif unused := given_job_options(given):
         raise UsageError(f"{unused} describes a job; it says nothing without --job")
-    configure_logging(given["log_level"] or ("warning" if single else "info"))
     return asyncio.run(_master(given, single))
 
 
@@ -96,6 +101,8 @@ async def _master(given: dict[str, Any], single: SingleJob | None) -> int:
 
     _require_loopback(given["host"])
     configuration = load(given["config_file"], given["settings"])
+    level = given["log_level"] or ("warning" if single else configuration.get("log.level"))
+    configure_logging(level, given["log_format"] or configuration.get("log.format"), process="master")
     shape = shape_from(configuration, given) if given["local_workers"] else None
     directory = (given["directory"] or state_directory() / "master").absolute()
     token_file = (given["token_file"] or default_token_file()).absolute()
@@ -106,7 +113,12 @@ async def _master(given: dict[str, Any], single: SingleJob | None) -> int:
         port=given["port"],
         resource_manager=configuration.resource_manager(shape, given["workers"] if shape else None),
         job_master=configuration.job_master(),
+        log_limits=configuration.job_logs(),
+        log_file=output_file(),
+        worker_logs=directory / "workers",
+        log_events=True,
     )
+    hidden.add(options.token)
     service = Master(options)
 
     def provisioner(started: Master) -> LocalProvisioner:
@@ -266,6 +278,7 @@ def _token(file: Path) -> str:
 )
 @config_options
 @_LOG_LEVEL
+@_LOG_FORMAT
 def worker(**given: Any) -> int:
     """Run a worker: it registers at the master and makes slots of any size as jobs need them.
 
@@ -283,8 +296,12 @@ def worker(**given: Any) -> int:
     from slotwise.model.ids import WorkerId
     from slotwise.worker import WorkerOptions, WorkerProcess
 
-    configure_logging(given["log_level"] or "info")
     configuration = load(given["config_file"], given["settings"])
+    configure_logging(
+        given["log_level"] or configuration.get("log.level"),
+        given["log_format"] or configuration.get("log.format"),
+        process="worker",
+    )
     total = worker_total(
         given["cpus"] or str(os.cpu_count() or 1),
         given["memory"] or str(int(psutil.virtual_memory().total * 0.9)),
@@ -323,6 +340,7 @@ def worker(**given: Any) -> int:
         jvm_cache_root=configuration.jvm_cache_root(given["jvm_cache"]),
         jvm_cache_quiet_s=configuration.get("taskmanager.jvm-cache.quiet-time"),
     )
+    hidden.add(options.token)
     try:
         return asyncio.run(WorkerProcess(options).run())
     finally:

@@ -8,6 +8,8 @@ import json
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import click
@@ -253,12 +255,38 @@ def explain(job_id: str, as_json: bool, **given: Any) -> int:
     "--file", "name", metavar="NAME", help="One log of the job (default: the program's output, stdout and stderr)."
 )
 @click.option("--list", "list_names", is_flag=True, help="List the logs there are.")
+@click.option(
+    "--download", type=click.Path(dir_okay=False, path_type=Path), help="Write all logs of the job into this zip file."
+)
 @master_options
 @json_option
-def logs(job_id: str, follow: bool, name: str | None, list_names: bool, as_json: bool, **given: Any) -> int:
-    """Print a job's output: the program's own, or any log of its processes."""
+def logs(
+    job_id: str,
+    follow: bool,
+    name: str | None,
+    list_names: bool,
+    download: Path | None,
+    as_json: bool,
+    **given: Any,
+) -> int:
+    """Print a job's output: the program's own, or any log of its processes.
+
+    The master keeps them, also when workers and job are gone: of each log the beginning and the end (see
+    job.logs.max-file-size), of ended jobs for a while (job.logs.retention.*).
+
+    \b
+    Examples:
+      slotwise logs job-1a2b3c4d
+      slotwise logs job-1a2b3c4d --follow
+      slotwise logs job-1a2b3c4d --list
+      slotwise logs job-1a2b3c4d --file executor-1.log
+      slotwise logs job-1a2b3c4d --download logs.zip
+    """
     with connect(given) as client:
         client.job(job_id)
+        if download is not None:
+            _download(client.archive(job_id), download)
+            return 0
         names = client.call("GET", f"/v1/jobs/{job_id}/logs")["logs"]
         if list_names or as_json:
             if as_json:
@@ -283,6 +311,20 @@ def logs(job_id: str, follow: bool, name: str | None, list_names: bool, as_json:
                 for data in client.log(job_id, log, follow=False):
                     screen.passthrough(data, error=log.endswith(".err"))
     return 0
+
+
+def _download(pieces: Iterator[bytes], file: Path) -> None:
+    """Write a file, whole or not at all."""
+    partial = file.with_name(f"{file.name}.partial")
+    try:
+        with partial.open("wb") as target:
+            for data in pieces:
+                target.write(data)
+        size = partial.stat().st_size
+        partial.replace(file)
+    finally:
+        partial.unlink(missing_ok=True)
+    click.echo(f"wrote {file} ({size:,} bytes)", err=True)
 
 
 @click.command()

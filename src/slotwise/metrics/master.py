@@ -336,6 +336,7 @@ _KEPT_ELSEWHERE = frozenset(
         "slotwise_store_errors_total",
         "slotwise_event_write_errors_total",
         "slotwise_log_write_errors_total",
+        "slotwise_log_cut_bytes_total",
         "spark_application_completed_tasks_total",
     }
 )

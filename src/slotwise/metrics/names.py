@@ -60,6 +60,12 @@ _ALL = (
     Metric("slotwise_event_write_errors_total", "counter", _MASTER, "Events that are missing in a job's file."),
     Metric("slotwise_log_write_errors_total", "counter", _MASTER, "Pieces of jobs' output that could not be kept."),
     Metric(
+        "slotwise_log_cut_bytes_total",
+        "counter",
+        _MASTER,
+        "Output of jobs that was cut out, because a log or a job was over its limit.",
+    ),
+    Metric(
         "slotwise_http_request_duration_seconds",
         "histogram",
         _MASTER,

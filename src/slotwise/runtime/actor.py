@@ -15,6 +15,7 @@ import structlog
 
 from slotwise.protocol.effects import Effects
 from slotwise.runtime.clock import monotonic
+from slotwise.runtime.log_context import handling
 
 log = structlog.get_logger(__name__)
 
@@ -88,11 +89,13 @@ class Actor:
                 while self._mailbox:
                     stimulus = self._mailbox.popleft()
                     now = monotonic()
+                    handling(stimulus)
                     effects = stimulus(now) if callable(stimulus) else self.machine.handle(stimulus, now)
                     self._after(effects, now)
                 self._wake.clear()
                 now = monotonic()
                 due = self.machine.next_timer()
+                handling(None)
                 if due is not None and due <= now:
                     self._after(self.machine.on_timer(now), now)
                     await asyncio.sleep(0)

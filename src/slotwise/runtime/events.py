@@ -12,11 +12,14 @@ from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 
 import msgspec
+import structlog
 
 from slotwise.model.ids import AllocationId, JobId, WorkerId
 from slotwise.model.job import JobState
 from slotwise.protocol.effects import Event
 from slotwise.runtime.clock import unix_time
+
+log = structlog.get_logger(__name__)
 
 _KEPT_CLUSTER = 2000
 _KEPT_JOB = 5000
@@ -24,6 +27,8 @@ _KEPT_JOBS = 500
 _WATCHER_LIMIT = 1000
 # Room for more events than one leadership of years has; the numbers stay below 2**53, which JSON readers need.
 _SEQS_AN_EPOCH = 1_000_000_000
+# Those that come once a slot, or hold a whole graph.
+_SMALL = frozenset({"allocated", "acquired", "deployed", "released", "executor-registered", "job-graph"})
 _FINAL = frozenset(state.value for state in JobState if state.is_final)
 
 
@@ -149,6 +154,14 @@ class EventLog:
                 yield await queue.get()
         finally:
             self._watchers.discard(queue)
+
+
+def tell(event: Event) -> None:
+    """A line in this process's log; of what comes many times, at the lowest level."""
+    about = {"job": event.job, "worker": event.worker, "allocation": event.allocation}
+    told = {**{name: value for name, value in about.items() if value is not None}, **event.fields}
+    told.pop("plan", None)
+    (log.debug if event.name in _SMALL else log.info)(event.name, **told)
 
 
 def _read(path: Path) -> Iterable[Happened]:

@@ -31,7 +31,6 @@ from slotwise.runtime.clock import monotonic
 from slotwise.runtime.events import EventLog
 
 _MAX_BODY_BYTES = 4 * 1024 * 1024
-_LOG_PIECE_BYTES = 256 * 1024
 
 
 class MasterPort(StreamPort, OperationsPort, Protocol):
@@ -223,22 +222,24 @@ class Api:
         """GET /v1/jobs/:jobid/logs/:name?offset=N&follow=1: the bytes; with ``follow`` until the job has ended."""
         record = self._record(request)
         name = request.path_params["name"]
-        path = self._master.logs.path(record.job, name)
+        logs = self._master.logs
+        path = logs.path(record.job, name)
         follow = request.query_params.get("follow") in ("1", "true")
         if path is None or (not path.is_file() and not follow):
-            raise Problem(HTTPStatus.NOT_FOUND, f"job {record.job} has no log {name!r}")
+            removed = logs.removed(record.job)
+            raise Problem(
+                HTTPStatus.NOT_FOUND, f"job {record.job} has no log {name!r}" + (f": {removed}" if removed else "")
+            )
         offset = _integer(request, "offset", 0)
 
         async def pieces() -> AsyncIterator[bytes]:
             position = offset
             while True:
                 over = record.released or (record.state.is_final and not follow)
-                if path.is_file():
-                    with path.open("rb") as file:
-                        file.seek(position)
-                        while data := file.read(_LOG_PIECE_BYTES):
-                            position += len(data)
-                            yield data
+                data, position = await asyncio.to_thread(logs.read, record.job, name, position)
+                while data:
+                    yield data
+                    data, position = await asyncio.to_thread(logs.read, record.job, name, position)
                 if over or not follow:
                     return
                 await asyncio.sleep(0.2)
