@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import difflib
 import json
 import os
 import secrets
 import time
+import urllib.parse
 from collections.abc import Iterator
+from http import HTTPStatus
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -19,6 +23,10 @@ from slotwise.model.errors import ClusterError
 from slotwise.model.job import JobSpec
 
 DEFAULT_PORT = 8090
+_MOST_NAMED = 5
+_EVENT_STREAM = "text/event-stream"
+# The stream has a comment line every 15 s.
+_SILENCE_S = 40.0
 _FINAL = ("FINISHED", "FAILED", "CANCELED")
 
 
@@ -91,7 +99,7 @@ class Client:
                 "or name it with --master"
             ) from error
         if answer.is_error:
-            raise ClusterError(_problem(answer))
+            raise ClusterError(_problem(answer), answer.status_code)
         try:
             return answer.json()
         except ValueError as error:
@@ -110,6 +118,25 @@ class Client:
                     raise
                 time.sleep(0.2)
         raise AssertionError("unreachable")
+
+    def find_job(self, given: str) -> str:
+        """The id of the job that ``given`` is, or is the beginning of (with or without `job-`). Raises
+        :class:`ClusterError` when there is none, or more than one.
+        """
+        try:
+            return str(self.call("GET", f"/v1/jobs/{_quoted(given)}")["jid"])
+        except ClusterError as error:
+            if error.status != HTTPStatus.NOT_FOUND:
+                raise
+        names = {job["jid"]: job["name"] for job in self.call("GET", "/v1/jobs/overview")["jobs"]}
+        return _one_of("job", given, names)
+
+    def find_worker(self, given: str) -> str:
+        """The id of the registered worker that ``given`` is, or is the beginning of (with or without `worker-`). Raises
+        :class:`ClusterError` when there is none, or more than one.
+        """
+        workers = self.call("GET", "/v1/taskmanagers")["taskmanagers"]
+        return _one_of("worker", given, {worker["id"]: worker["host"] for worker in workers})
 
     def job(self, job: str) -> dict[str, Any]:
         """The details of a job."""
@@ -158,6 +185,23 @@ class Client:
         except httpx.HTTPError as error:
             raise ClusterError(f"the master at {self.url} went away: {error}") from error
 
+    def changes(self) -> Iterator[list[str]]:
+        """The topics that have changed, whenever some have, as the master's stream of events says; again and again
+        while the master is away. Ends at once where the master has no such stream.
+        """
+        timeout = httpx.Timeout(10.0, read=_SILENCE_S)
+        while True:
+            with (
+                contextlib.suppress(httpx.HTTPError, ValueError, KeyError),
+                self._http.stream("GET", "/v1/events", timeout=timeout) as answer,
+            ):
+                if answer.is_error or not answer.headers.get("content-type", "").startswith(_EVENT_STREAM):
+                    return
+                for line in answer.iter_lines():
+                    if line.startswith("data:"):
+                        yield list(json.loads(line.removeprefix("data:"))["topics"])
+            time.sleep(1.0)
+
     def archive(self, job: str) -> Iterator[bytes]:
         """All logs of a job, as the bytes of a zip."""
         try:
@@ -168,6 +212,27 @@ class Client:
                 yield from answer.iter_raw()
         except httpx.HTTPError as error:
             raise ClusterError(f"the master at {self.url} went away: {error}") from error
+
+
+def _quoted(part: str) -> str:
+    """A part of a path, which no id of somebody's making leaves."""
+    return urllib.parse.quote(part, safe="")
+
+
+def _one_of(kind: str, given: str, known: dict[str, str]) -> str:
+    """The one of ``known`` (ids, with what people call them) that ``given`` means."""
+    if given in known:
+        return given
+    found = [id_ for id_ in known if given and id_.startswith((given, f"{kind}-{given}"))]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        some = ", ".join(found[:_MOST_NAMED]) + (" …" if len(found) > _MOST_NAMED else "")
+        raise ClusterError(f"{len(found)} {kind}s begin with {given!r}: {some}; give more of the id")
+    named = [id_ for id_, name in known.items() if name == given]
+    near = named[-1:] or difflib.get_close_matches(given, known, n=1)
+    hint = f"; did you mean {near[0]} ({known[near[0]]})?" if near else f"; `slotwise {kind}s` lists them"
+    raise ClusterError(f"there is no {kind} {given}{hint}")
 
 
 def _problem(answer: httpx.Response) -> str:
