@@ -27,6 +27,7 @@ _MOST_NAMED = 5
 _EVENT_STREAM = "text/event-stream"
 # The stream has a comment line every 15 s.
 _SILENCE_S = 40.0
+_RECONNECT_S = 1.0
 _FINAL = ("FINISHED", "FAILED", "CANCELED")
 
 
@@ -200,7 +201,7 @@ class Client:
                 for line in answer.iter_lines():
                     if line.startswith("data:"):
                         yield list(json.loads(line.removeprefix("data:"))["topics"])
-            time.sleep(1.0)
+            time.sleep(_RECONNECT_S)
 
     def archive(self, job: str) -> Iterator[bytes]:
         """All logs of a job, as the bytes of a zip."""

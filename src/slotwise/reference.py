@@ -5,9 +5,12 @@ Run ``python -m slotwise.reference DIRECTORY``.
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable
 from pathlib import Path
+
+import click
 
 from slotwise.config import ENV_PREFIX, OPTIONS, variable_of
 from slotwise.metrics.names import METRICS
@@ -82,7 +85,67 @@ def metrics_page() -> str:
     )
 
 
-PAGES: dict[str, Callable[[], str]] = {"configuration.md": configuration_page, "metrics.md": metrics_page}
+_CLI_HEAD = """# The command line
+
+Made from the code by `make docs`; do not edit. `slotwise COMMAND --help` says the same.
+
+A unique beginning of an id is enough wherever one is asked for, with or without `job-` or `worker-`. `--json` prints
+what a script wants to read; tables are cut to the terminal's width, and not at all where there is none. Colours are for
+terminals, and `NO_COLOR` switches them off. `slotwise completion` makes bash, zsh and fish complete commands, options
+and ids. The master is the one that `--master` or `SLOTWISE_MASTER` names, else this machine's; the token is that in
+`--token-file` or `SLOTWISE_TOKEN`, else the one that a master of this machine has written.
+
+Exit codes: 0 done, 1 it failed, 2 a mistake in what was typed or configured, 130 interrupted or cancelled. Commands
+that run a program have the program's own.
+"""
+
+
+def cli_page() -> str:
+    """The text of ``docs/cli.md``."""
+    from slotwise.cli.main import cli
+
+    context = click.Context(cli, info_name="slotwise", **cli.context_settings)
+    names = cli.list_commands(context)
+    parts = [_CLI_HEAD, "\n" + "\n".join(f"- [`slotwise {name}`](#slotwise-{name})" for name in names) + "\n"]
+    for name in names:
+        command = cli.get_command(context, name)
+        assert command is not None
+        parts.append(_command(command, click.Context(command, info_name=name, parent=context)))
+        if isinstance(command, click.Group):
+            inside = click.Context(command, info_name=name, parent=context)
+            parts += [
+                _command(below, click.Context(below, info_name=known, parent=inside))
+                for known, below in command.commands.items()
+            ]
+    return "".join(parts)
+
+
+def _command(command: click.Command, context: click.Context) -> str:
+    """One command: how it is called, what it does, its options."""
+    usage = " ".join(command.collect_usage_pieces(context))
+    text = [f"\n## {context.command_path}\n\n```\n{context.command_path} {usage}\n```\n"]
+    for block in inspect.cleandoc(command.help or "").split("\n\n"):
+        if block.startswith("\b\n"):
+            head, *lines = block.removeprefix("\b\n").splitlines()
+            text.append(f"\n{head}\n\n```\n" + "\n".join(line.removeprefix("  ") for line in lines) + "\n```\n")
+        else:
+            text.append(f"\n{' '.join(block.split())}\n")
+    records = [parameter.get_help_record(context) for parameter in command.get_params(context)]
+    rows = [f"| `{_cell(option)}` | {_cell(meaning)} |" for option, meaning in filter(None, records) if meaning]
+    if rows:
+        text.append("\n| option | meaning |\n|---|---|\n" + "\n".join(rows) + "\n")
+    return "".join(text)
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "cli.md": cli_page,
+    "configuration.md": configuration_page,
+    "metrics.md": metrics_page,
+}
 """The pages that are made from the code, by their names below ``docs/``."""
 
 

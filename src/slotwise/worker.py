@@ -19,6 +19,7 @@ from slotwise.protocol.codec import PROTOCOL_VERSION, Frame, Hello, LogData, Log
 from slotwise.protocol.effects import DriverSaid, Effects, ProcessChanged, StopRequested
 from slotwise.runtime.actor import Actor
 from slotwise.runtime.clock import RandomIds, monotonic
+from slotwise.runtime.events import tell
 from slotwise.runtime.home import settle, sweep_stale
 from slotwise.runtime.kept import KeeperSettings
 from slotwise.runtime.log_context import recent_lines
@@ -210,6 +211,6 @@ class WorkerProcess:
         for effect in effects.processes:
             self._runner.carry_out(effect)
         for event in effects.events:
-            log.info(event.name, job=event.job, allocation=event.allocation, **event.fields)
+            tell(event)
         if effects.shutdown is not None:
             self._finish(effects.shutdown)

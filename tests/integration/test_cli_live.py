@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import http.server
 import json
 import os
 import pty
@@ -22,6 +23,7 @@ from pathlib import Path
 
 import pytest
 
+from slotwise import client as client_module
 from slotwise.client import Client
 from slotwise.master import Master
 from slotwise.model.errors import ClusterError
@@ -217,6 +219,43 @@ def test_top_is_live_in_a_terminal_and_leaves_it_as_it_was(running: Running) -> 
         assert termios.tcgetattr(terminal.slave) == terminal.before
     finally:
         terminal.close()
+
+
+class Stream(http.server.BaseHTTPRequestHandler):
+    """A stream of events, once; after that there is none."""
+
+    asked = 0
+
+    def do_GET(self) -> None:
+        Stream.asked += 1
+        if Stream.asked > 1:
+            self.send_error(404)
+            return
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream; charset=utf-8")
+        self.end_headers()
+        self.wfile.write(b': hello\n\nid: 1-1\nevent: changed\ndata: {"topics": ["jobs", "job:job-a"]}\n\n')
+        self.wfile.write(b'id: 1-2\nevent: changed\ndata: {"topics": ["workers"]}\n\n')
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_changes_are_followed_where_the_master_tells_them_and_not_asked_for_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(client_module, "_RECONNECT_S", 0.01)
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Stream)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        with Client(f"http://127.0.0.1:{server.server_port}", TOKEN) as client:
+            assert list(client.changes()) == [["jobs", "job:job-a"], ["workers"]]
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+    assert Stream.asked == 2
 
 
 # ----------------------------------------------------------------------------------------------- shells

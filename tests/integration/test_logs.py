@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import os
 import re
 import zipfile
 from pathlib import Path
@@ -20,6 +21,7 @@ from slotwise.master import Master
 from slotwise.model.ids import JobId, LeaderToken, WorkerId
 from slotwise.protocol.codec import LogData, LogPosition, decode, encode
 from slotwise.protocol.effects import Event, PersistJob, PersistResult
+from slotwise.provisioners import local
 from slotwise.runtime.events import EventLog
 from slotwise.runtime.logs import LogLimits
 from tests.integration.clusters import PROGRAMS, SMALL, Cluster, sandbox_at, wait_for
@@ -74,6 +76,7 @@ def test_all_logs_of_a_job_are_one_zip_also_under_the_next_master(tmp_path: Path
         assert f'filename="{job}-logs.zip"' in answer.headers["content-disposition"]
         with zipfile.ZipFile(io.BytesIO(answer.content)) as archive:
             assert archive.testzip() is None
+            assert all(entry.date_time[0] > 2000 for entry in archive.infolist())
             assert sorted(archive.namelist()) == [
                 f"{job}/events.jsonl",
                 f"{job}/logs/driver-1.out",
@@ -243,6 +246,21 @@ async def without_files(master: Master) -> None:
     assert master.worker_logs(WorkerId("../x")) == []
 
 
+def test_logs_of_local_workers_that_are_gone_do_not_add_up_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "_KEPT_LOGS", 2)
+    for number in range(5):
+        path = tmp_path / f"worker-{number}.log"
+        path.write_text("said\n")
+        os.utime(path, (number, number))
+    provisioner = local.LocalProvisioner(tmp_path, "http://127.0.0.1:1", tmp_path / "token", print, bound=False)
+    # The oldest log is of one that lives.
+    monkeypatch.setattr(provisioner, "_lives", lambda worker: worker == "worker-0")
+    provisioner._clean_up(WorkerId("worker-4"), 0)
+    assert sorted(path.stem for path in tmp_path.glob("*.log")) == ["worker-0", "worker-3", "worker-4"]
+
+
 @pytest.mark.spark
 def test_no_secret_is_in_any_log_of_a_whole_run_and_every_line_can_be_read_by_a_program(tmp_path: Path) -> None:
     verbose = ("--log-level", "debug", "--log-format", "json")
@@ -276,8 +294,8 @@ def test_no_secret_is_in_any_log_of_a_whole_run_and_every_line_can_be_read_by_a_
             assert secret not in text, path
     lines = [line for path in own for line in path.read_text().splitlines() if not line.startswith("slotwise: ")]
     told = [json.loads(line) for line in lines]
-    assert all({"timestamp", "level", "event", "process"} <= set(line) for line in told)
-    assert all("worker" in line for line in told if line["process"] == "worker")
+    assert all({"timestamp", "level", "event", "component"} <= set(line) for line in told)
+    assert all("worker" in line for line in told if line["component"] == "worker")
     assert {"submitted", "worker-registered", "acquired", "process-starting"} <= {line["event"] for line in told}
     acquired = next(line for line in told if line["event"] == "acquired")
     assert {"job", "worker", "allocation", "message", "message_kind"} <= set(acquired)

@@ -33,13 +33,13 @@ def fresh() -> Iterator[None]:
 
 
 def test_a_json_line_has_time_level_event_and_what_is_bound(capsys: pytest.CaptureFixture[str]) -> None:
-    configure_logging("info", "json", process="master")
+    configure_logging("info", "json", component="master")
     structlog.get_logger().info("something happened", job="job-ä", count=3)
     structlog.get_logger().debug("too small")
     (line,) = capsys.readouterr().err.splitlines()
     told = json.loads(line)
     assert told.pop("timestamp").endswith("Z")
-    assert told == {"level": "info", "event": "something happened", "process": "master", "job": "job-ä", "count": 3}
+    assert told == {"level": "info", "event": "something happened", "component": "master", "job": "job-ä", "count": 3}
 
 
 def test_a_text_line_is_key_value(capsys: pytest.CaptureFixture[str]) -> None:

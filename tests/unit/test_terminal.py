@@ -95,7 +95,7 @@ def job(number: int, **changes: Any) -> dict[str, Any]:
         "jid": f"job-{number}",
         "name": f"name-{number}",
         "phase": "RUNNING",
-        "start-time": number,
+        "start-time": number * 1000,
         "end-time": -1,
         "duration": 1000 * number,
         "declared": [{"count": 3}],
@@ -111,7 +111,7 @@ def view(jobs: list[dict[str, Any]], workers: int = 1) -> View:
     total = profile(4000 * workers, 8 * GIB * workers)
     return View(
         url="http://127.0.0.1:1",
-        at_unix_s=0.0,
+        at_unix_s=4.0,
         overview={"slots-total": 3, "jobs-running": 1, "jobs-finished": 0, "jobs-failed": 0, "jobs-cancelled": 0},
         resources={"total": total, "used": profile(3000 * workers, 2 * GIB * workers)},
         taskmanagers=[
@@ -136,7 +136,7 @@ def test_the_view_shows_totals_jobs_with_what_they_lack_and_why_and_workers() ->
     text = drawn(render(view([job(1, lacks=1)]), Screen()))
     assert re.search(r"cores +█+░+ +75 %  3 of 4", text)
     assert re.search(r"memory +█+░+ +25 %  2 GiB of 8 GiB", text)
-    assert re.search(r"job-1 +name-1 +RUNNING +2/3 +1/2 +1 +1 s +2 worker\(s\) are all that is allowed", text)
+    assert re.search(r"job-1 +name-1 +RUNNING +2/3 +1/2 +1 +3 s +2 worker\(s\) are all that is allowed", text)
     assert re.search(r"worker-0 +host +blocked +1 +3/4 +2 GiB of 8 GiB +2 s", text)
     assert re.search(r"worker-new +– +starting", text)
     assert "q quit" not in text

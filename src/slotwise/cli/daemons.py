@@ -102,7 +102,7 @@ async def _master(given: dict[str, Any], single: SingleJob | None) -> int:
     _require_loopback(given["host"])
     configuration = load(given["config_file"], given["settings"])
     level = given["log_level"] or ("warning" if single else configuration.get("log.level"))
-    configure_logging(level, given["log_format"] or configuration.get("log.format"), process="master")
+    configure_logging(level, given["log_format"] or configuration.get("log.format"), component="master")
     shape = shape_from(configuration, given) if given["local_workers"] else None
     directory = (given["directory"] or state_directory() / "master").absolute()
     token_file = (given["token_file"] or default_token_file()).absolute()
@@ -300,7 +300,7 @@ def worker(**given: Any) -> int:
     configure_logging(
         given["log_level"] or configuration.get("log.level"),
         given["log_format"] or configuration.get("log.format"),
-        process="worker",
+        component="worker",
     )
     total = worker_total(
         given["cpus"] or str(os.cpu_count() or 1),

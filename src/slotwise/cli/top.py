@@ -96,7 +96,7 @@ def sorted_jobs(jobs: list[dict[str, Any]], sort: str) -> list[dict[str, Any]]:
     return sorted(jobs, key=lambda job: (keys[sort](job), job["jid"]))
 
 
-def _job_row(job: dict[str, Any]) -> tuple[object, ...]:
+def _job_row(job: dict[str, Any], now_unix_s: float) -> tuple[object, ...]:
     declared = sum(int(item["count"]) for item in job.get("declared", ()))
     executors = job.get("executors")
     why = "; ".join(dict.fromkeys(str(item["detail"]) for item in job.get("missing", ()))) or job.get("reason", "")
@@ -107,7 +107,7 @@ def _job_row(job: dict[str, Any]) -> tuple[object, ...]:
         f"{len(job.get('held', ()))}/{declared}" if "declared" in job else "–",
         f"{executors['registered']}/{executors['wanted']}" if executors else "–",
         _missing(job) or "–",
-        human_time(job["duration"]),
+        human_time(job["duration"] if job["end-time"] >= 0 else max(0, int(now_unix_s * 1000) - job["start-time"])),
         why,
     )
 
@@ -187,7 +187,7 @@ def render(view: View, screen: Screen) -> Group:
 
     living = sorted_jobs([job for job in view.jobs if job["phase"] not in _FINAL], screen.sort)
     ended = sorted_jobs([job for job in view.jobs if job["phase"] in _FINAL], "start")[:_ENDED_SHOWN]
-    jobs = [_job_row(job) for job in living + ended]
+    jobs = [_job_row(job, view.at_unix_s) for job in living + ended]
     workers = [_worker_row(worker) for worker in view.taskmanagers]
     workers += [(wait["id"], "–", "starting", 0, "–", "–", human_time(wait["since_s"] * 1000)) for wait in view.pending]
     room = None if screen.height is None else max(2, screen.height - len(lines) - 6)

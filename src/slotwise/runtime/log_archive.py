@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import zipfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -11,6 +12,8 @@ from slotwise.runtime.cut_log import CutLog
 from slotwise.runtime.logs import LogStore
 
 _PIECE_BYTES = 256 * 1024
+# 1980-01-02: a zip knows no earlier time.
+_FIRST_S = 315619200.0
 
 
 class _Sink:
@@ -47,9 +50,16 @@ def job_archive(logs: LogStore, job: JobId, others: Iterable[Path] = ()) -> Iter
         for name, path in entries:
             if path is None:
                 continue
+            try:
+                modified = time.localtime(max(_FIRST_S, path.stat().st_mtime))[:6]
+            except OSError:
+                # Removed since it was listed.
+                continue
             source, position = CutLog(path), 0
             end = source.size
-            with archive.open(f"{job}/{name}", "w", force_zip64=True) as entry:
+            info = zipfile.ZipInfo(f"{job}/{name}", modified)
+            info.compress_type = zipfile.ZIP_DEFLATED
+            with archive.open(info, "w", force_zip64=True) as entry:
                 while position < end:
                     data, position = source.read(position, min(_PIECE_BYTES, end - position))
                     if not data:
