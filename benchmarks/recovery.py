@@ -127,7 +127,7 @@ class Bench:
         found = self._kill_worker(client, job) | self._kill_master(job)
         self.over.touch()
         with self.client() as again:
-            details = list(again.wait(job))[-1]
+            details = again.wait(job)
             events = again.call("GET", f"/v1/jobs/{job}/events")["events"]
         assert details["state"] == "FINISHED", details
         deployed = [event["fields"]["process"] for event in events if event["name"] == "deployed"]

@@ -105,7 +105,7 @@ def _measure(folder: Path, env: dict[str, str]) -> dict[str, float]:
             until(lambda: len(_runs(folder)) >= before + 3 * MAPS)
             events = client.call("GET", f"/v1/jobs/{job}/events")["events"]
             (folder / "stop").touch()
-            state = [details["state"] for details in client.wait(job)][-1]
+            state = [details["state"] for details in client.watch(job)][-1]
     assert state == "FINISHED", state
     began = {slot: min(at for at, ran_in in _runs(folder) if ran_in == slot) for _, slot in _runs(folder)}
     there = {event["allocation"]: event["unix_s"] for event in events if event["name"] == "acquired"}

@@ -1,86 +1,88 @@
-"""Calls to a master over HTTP, as the command line makes them."""
+"""Calls to a master over HTTP: what the command line is made of, and programs use.
+
+>>> with slotwise.Client() as client:
+...     job = client.submit("job.py", ["2013"], executor_memory="2g")
+...     client.wait(job, progress=lambda details: print(details["phase"]))
+
+:class:`slotwise.AsyncClient` has the same calls for asyncio."""
 
 from __future__ import annotations
 
-import contextlib
-import difflib
-import json
-import os
 import secrets
 import time
-import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from http import HTTPStatus
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import httpx
-import msgspec
-import platformdirs
 
+from slotwise.connection import (
+    ATTEMPTS,
+    DEFAULT_PORT,
+    FINAL_STATES,
+    RETRY_S,
+    Connection,
+    Request,
+    ServerSentEvents,
+    cancel_call,
+    changes_call,
+    default_master_url,
+    default_token_file,
+    is_away,
+    job_path,
+    jobs_call,
+    log_call,
+    may_have_broken_off,
+    one_of,
+    problem_of,
+    read_token,
+    scale_call,
+    state_directory,
+    submit_call,
+)
+from slotwise.job_options import describe
 from slotwise.model.errors import ClusterError
 from slotwise.model.job import JobSpec
+from slotwise.tls import ClientTls
 
-DEFAULT_PORT = 8090
-_MOST_NAMED = 5
-_EVENT_STREAM = "text/event-stream"
-# The stream has a comment line every 15 s.
-_SILENCE_S = 40.0
-_RECONNECT_S = 1.0
-_FINAL = ("FINISHED", "FAILED", "CANCELED")
+__all__ = [
+    "DEFAULT_PORT",
+    "Client",
+    "default_master_url",
+    "default_token_file",
+    "read_token",
+    "state_directory",
+]
 
-
-def state_directory() -> Path:
-    """Where this user's clusters keep their address, token, records and logs."""
-    override = os.environ.get("SLOTWISE_STATE_DIR")
-    return Path(override).absolute() if override else Path(platformdirs.user_state_dir("slotwise"))
-
-
-def default_token_file() -> Path:
-    """The token that a master on this machine writes and everybody of this user finds."""
-    return state_directory() / "token"
-
-
-def default_master_url() -> str:
-    """SLOTWISE_MASTER, else the running local cluster's address, else the default port on this machine."""
-    if url := os.environ.get("SLOTWISE_MASTER"):
-        return url
-    try:
-        return str(json.loads((state_directory() / "cluster.json").read_text())["url"])
-    except (OSError, ValueError, KeyError):
-        return f"http://127.0.0.1:{DEFAULT_PORT}"
-
-
-def read_token(file: Path | None) -> str:
-    """SLOTWISE_TOKEN, else the text of ``file`` (or the default file). Raises :class:`ClusterError`."""
-    if file is None and (token := os.environ.get("SLOTWISE_TOKEN")):
-        return token
-    path = file or default_token_file()
-    try:
-        return path.read_text(encoding="ascii").strip()
-    except UnicodeDecodeError as error:
-        raise ClusterError(f"{path} is not a token file: it holds more than plain text") from error
-    except OSError as error:
-        raise ClusterError(
-            f"no token: cannot read {path} ({error.strerror}); start a master here, "
-            "or copy its token file and name it with --token-file"
-        ) from error
+Details = dict[str, Any]
 
 
 class Client:
-    """Synchronous calls to the master at ``url``, each within ``timeout_s`` seconds. Errors are :class:`ClusterError`
-    with what to do.
+    """Synchronous calls to the master at ``url``, each within ``timeout_s`` seconds; usable from several threads.
+
+    Without ``url``: SLOTWISE_MASTER, else the local cluster. Without ``token``: SLOTWISE_TOKEN, else ``token_file``,
+    else the local cluster's. ``tls`` says whom to trust (default: as the environment says; see
+    :class:`slotwise.tls.ClientTls`).
+    Errors are :class:`ClusterError` with what to do.
     """
 
-    def __init__(self, url: str, token: str, timeout_s: float = 30.0) -> None:
-        self.url = url.rstrip("/")
+    def __init__(
+        self,
+        url: str | None = None,
+        token: str | None = None,
+        timeout_s: float = 30.0,
+        *,
+        token_file: Path | None = None,
+        tls: ClientTls | None = None,
+    ) -> None:
+        self._to = Connection(url, token, token_file, tls)
+        self.url = self._to.url
         try:
-            self._http = httpx.Client(
-                base_url=self.url, headers={"Authorization": f"Bearer {token}"}, timeout=timeout_s, trust_env=False
-            )
-        except httpx.InvalidURL as error:
-            raise ClusterError(f"--master {url}: {error}; write http://HOST:PORT") from error
+            self._http = httpx.Client(**self._to.options(timeout_s))
+        except (httpx.InvalidURL, ValueError) as error:
+            raise self._to.wrong_url(error) from error
 
     def __enter__(self) -> Client:
         return self
@@ -88,36 +90,38 @@ class Client:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Hang up."""
         self._http.close()
 
     def call(self, method: str, path: str, **arguments: Any) -> Any:
-        """One call; the decoded JSON answer."""
+        """Any call of the REST API (see its OpenAPI document); the decoded JSON answer. ``arguments`` are httpx's."""
         try:
             answer = self._http.request(method, path, **arguments)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise ClusterError(
-                f"no master answers at {self.url} ({error}); start one with `slotwise cluster start`, "
-                "or name it with --master"
-            ) from error
-        if answer.is_error:
-            raise ClusterError(_problem(answer), answer.status_code)
-        try:
-            return answer.json()
-        except ValueError as error:
-            raise ClusterError(f"{self.url} does not answer as a Slotwise master does") from error
+            raise self._to.no_answer(error) from error
+        return self._to.decoded(answer)
 
-    def submit(self, spec: JobSpec) -> str:
-        """Submit a job and return its id. Repeated when the connection breaks, under one idempotency key."""
-        key = secrets.token_hex(16)
-        body = msgspec.json.encode(spec)
-        for attempt in range(3):
+    def _call(self, wish: Request) -> Any:
+        return self.call(wish.method, wish.path, params=wish.params or None, headers=wish.headers, content=wish.content)
+
+    # ------------------------------------------------------------------------------------------- jobs
+
+    def submit(self, program: str | Path | JobSpec, args: Sequence[str] = (), **options: Any) -> str:
+        """Submit a job and return its id: a program or pipeline project with its arguments and options (see
+        :func:`slotwise.job_options.describe`), or a whole specification. Repeated when the connection breaks, under
+        one idempotency key.
+        """
+        call = submit_call(describe(program, args, options), secrets.token_hex(16))
+        for attempt in range(ATTEMPTS):
             try:
-                answer = self.call("POST", "/v1/jobs", content=body, headers={"Idempotency-Key": key})
-                return str(answer["jid"])
+                return str(self._call(call)["jid"])
             except ClusterError as error:
-                if attempt == 2 or not isinstance(error.__cause__, httpx.ReadError | httpx.RemoteProtocolError):
+                if attempt == ATTEMPTS - 1 or not may_have_broken_off(error):
                     raise
-                time.sleep(0.2)
+                time.sleep(RETRY_S)
         raise AssertionError("unreachable")
 
     def find_job(self, given: str) -> str:
@@ -125,23 +129,40 @@ class Client:
         :class:`ClusterError` when there is none, or more than one.
         """
         try:
-            return str(self.call("GET", f"/v1/jobs/{_quoted(given)}")["jid"])
+            return str(self.call("GET", job_path(given))["jid"])
         except ClusterError as error:
             if error.status != HTTPStatus.NOT_FOUND:
                 raise
         names = {job["jid"]: job["name"] for job in self.call("GET", "/v1/jobs/overview")["jobs"]}
-        return _one_of("job", given, names)
+        return one_of("job", given, names)
 
     def find_worker(self, given: str) -> str:
         """The id of the registered worker that ``given`` is, or is the beginning of (with or without `worker-`). Raises
         :class:`ClusterError` when there is none, or more than one.
         """
         workers = self.call("GET", "/v1/taskmanagers")["taskmanagers"]
-        return _one_of("worker", given, {worker["id"]: worker["host"] for worker in workers})
+        return one_of("worker", given, {worker["id"]: worker["host"] for worker in workers})
 
-    def job(self, job: str) -> dict[str, Any]:
+    def jobs(
+        self,
+        state: Iterable[str] | str = (),
+        name: str | None = None,
+        offset: int = 0,
+        limit: int | None = None,
+        order: str | None = None,
+    ) -> list[Details]:
+        """The jobs in one of the states ``state`` whose name has ``name`` in it, ``limit`` at most from ``offset`` on;
+        ``order`` is start, end, duration, name or state, with a minus sign for the greatest first.
+        """
+        return list(self._call(jobs_call(state, name, offset, limit, order))["jobs"])
+
+    def job(self, job: str) -> Details:
         """The details of a job."""
-        return dict(self.call("GET", f"/v1/jobs/{job}"))
+        return dict(self.call("GET", job_path(job)))
+
+    def cancel(self, job: str) -> str:
+        """Have a job end; the state that it was in. Once more does no harm."""
+        return str(self._call(cancel_call(job))["state"])
 
     def bounds(self, job: str) -> tuple[int, int | None]:
         """The least and the greatest number of executors that the job may have (None: no bound)."""
@@ -149,12 +170,20 @@ class Client:
         return details["min-executors"], details["max-executors"]
 
     def scale(self, job: str, least: int, most: int | None) -> None:
-        """Change the number of executors that the job may have, now and for good."""
-        bounds = {"lowerBound": least, "upperBound": 2**31 - 1 if most is None else most}
-        body = {"jobVertexResourceRequirements": {"application": {"parallelism": bounds}}}
-        self.call("PUT", f"/v1/jobs/{job}/resource-requirements", json=body)
+        """Change the number of executors that the job may have, now and for good (``most`` None: no bound)."""
+        self._call(scale_call(job, least, most))
 
-    def wait(self, job: str, poll_s: float = 0.3, patience_s: float = 120.0) -> Iterator[dict[str, Any]]:
+    def explain(self, job: str) -> Details:
+        """Why the job has the slots that it has, and what would help."""
+        return dict(self.call("GET", job_path(job, "explain")))
+
+    def events(self, job: str, after: int = 0) -> list[Details]:
+        """What happened to a job, oldest first: events with a number above ``after``."""
+        return list(self.call("GET", job_path(job, "events"), params={"after": str(after)})["events"])
+
+    # ------------------------------------------------------------------------------------------- waiting
+
+    def watch(self, job: str, poll_s: float = 0.3, patience_s: float = 120.0) -> Iterator[Details]:
         """The details of a job, again and again, the last time in its final state. A master that is away for less than
         ``patience_s`` seconds (a restart) is waited for.
         """
@@ -163,81 +192,87 @@ class Client:
             try:
                 details = self.job(job)
             except ClusterError as error:
-                away = isinstance(error.__cause__, httpx.HTTPError)
-                if not away or time.monotonic() - answered > patience_s:
+                if not is_away(error) or time.monotonic() - answered > patience_s:
                     raise
                 time.sleep(poll_s)
                 continue
             answered = time.monotonic()
             yield details
-            if details["state"] in _FINAL:
+            if details["state"] in FINAL_STATES:
                 return
             time.sleep(poll_s)
 
-    def log(self, job: str, name: str, *, follow: bool, offset: int = 0) -> Iterator[bytes]:
-        """The bytes of a log; with ``follow`` until the job is over."""
-        query = {"offset": str(offset), **({"follow": "1"} if follow else {})}
+    def wait(
+        self,
+        job: str,
+        progress: Callable[[Details], None] | None = None,
+        *,
+        timeout_s: float | None = None,
+        poll_s: float = 0.3,
+    ) -> Details:
+        """Wait for a job's end and return its details, in whichever final state. ``progress`` is called with the
+        details as they come. Raises :class:`ClusterError` when it has not ended within ``timeout_s`` seconds.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        for details in self.watch(job, poll_s):
+            if progress is not None:
+                progress(details)
+            if details["state"] in FINAL_STATES:
+                return details
+            if deadline is not None and time.monotonic() >= deadline:
+                raise ClusterError(f"job {job} has not ended within {timeout_s:g} s; it goes on")
+        raise AssertionError("unreachable")
+
+    def changes(self, job: str | None = None, patience_s: float = 120.0) -> Iterator[tuple[str, ...]]:
+        """What to fetch again, as it changes (``jobs``, ``workers``, ``resources``, ``job:<id>``), of one job or of
+        all, without end. A stream that breaks off is resumed where it was; a master that is away is waited for, up to
+        ``patience_s`` seconds.
+        """
+        reader = ServerSentEvents()
+        answered = time.monotonic()
+        while True:
+            wish = changes_call(job, reader.last_id)
+            try:
+                with self._http.stream(
+                    wish.method, wish.path, params=wish.params, headers=wish.headers, timeout=None
+                ) as answer:
+                    if answer.is_error:
+                        answer.read()
+                        raise ClusterError(problem_of(answer))
+                    for line in answer.iter_lines():
+                        answered = time.monotonic()
+                        yield from reader.feed(line)
+            except httpx.HTTPError as error:
+                if time.monotonic() - answered > patience_s:
+                    raise self._to.no_answer(error) from error
+            reader.broke_off()
+            time.sleep(RETRY_S)
+
+    # ------------------------------------------------------------------------------------------- logs
+
+    def logs(self, job: str) -> list[str]:
+        """The names of a job's logs."""
+        return list(self.call("GET", job_path(job, "logs"))["logs"])
+
+    def log(self, job: str, name: str, *, follow: bool = False, offset: int = 0) -> Iterator[bytes]:
+        """The bytes of a log from ``offset``; with ``follow`` until the job is over."""
+        wish = log_call(job, name, follow=follow, offset=offset)
         try:
-            with self._http.stream("GET", f"/v1/jobs/{job}/logs/{name}", params=query, timeout=None) as answer:
+            with self._http.stream(wish.method, wish.path, params=wish.params, timeout=None) as answer:
                 if answer.is_error:
                     answer.read()
-                    raise ClusterError(_problem(answer))
+                    raise ClusterError(problem_of(answer))
                 yield from answer.iter_raw()
         except httpx.HTTPError as error:
             raise ClusterError(f"the master at {self.url} went away: {error}") from error
-
-    def changes(self) -> Iterator[list[str]]:
-        """The topics that have changed, whenever some have, as the master's stream of events says; again and again
-        while the master is away. Ends at once where the master has no such stream.
-        """
-        timeout = httpx.Timeout(10.0, read=_SILENCE_S)
-        while True:
-            with (
-                contextlib.suppress(httpx.HTTPError, ValueError, KeyError),
-                self._http.stream("GET", "/v1/events", timeout=timeout) as answer,
-            ):
-                if answer.is_error or not answer.headers.get("content-type", "").startswith(_EVENT_STREAM):
-                    return
-                for line in answer.iter_lines():
-                    if line.startswith("data:"):
-                        yield list(json.loads(line.removeprefix("data:"))["topics"])
-            time.sleep(_RECONNECT_S)
 
     def archive(self, job: str) -> Iterator[bytes]:
         """All logs of a job, as the bytes of a zip."""
         try:
-            with self._http.stream("GET", f"/v1/jobs/{job}/logs.zip", timeout=None) as answer:
+            with self._http.stream("GET", job_path(job, "logs.zip"), timeout=None) as answer:
                 if answer.is_error:
                     answer.read()
-                    raise ClusterError(_problem(answer))
+                    raise ClusterError(problem_of(answer))
                 yield from answer.iter_raw()
         except httpx.HTTPError as error:
             raise ClusterError(f"the master at {self.url} went away: {error}") from error
-
-
-def _quoted(part: str) -> str:
-    """A part of a path, which no id of somebody's making leaves."""
-    return urllib.parse.quote(part, safe="")
-
-
-def _one_of(kind: str, given: str, known: dict[str, str]) -> str:
-    """The one of ``known`` (ids, with what people call them) that ``given`` means."""
-    if given in known:
-        return given
-    found = [id_ for id_ in known if given and id_.startswith((given, f"{kind}-{given}"))]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        some = ", ".join(found[:_MOST_NAMED]) + (" …" if len(found) > _MOST_NAMED else "")
-        raise ClusterError(f"{len(found)} {kind}s begin with {given!r}: {some}; give more of the id")
-    named = [id_ for id_, name in known.items() if name == given]
-    near = named[-1:] or difflib.get_close_matches(given, known, n=1)
-    hint = f"; did you mean {near[0]} ({known[near[0]]})?" if near else f"; `slotwise {kind}s` lists them"
-    raise ClusterError(f"there is no {kind} {given}{hint}")
-
-
-def _problem(answer: httpx.Response) -> str:
-    try:
-        return str(answer.json()["detail"])
-    except (ValueError, KeyError):
-        return f"the master answered {answer.status_code} {answer.reason_phrase}"

@@ -388,6 +388,10 @@ class Configuration:
         folder: Path | None = self.get("taskmanager.jvm-cache.directory")
         return folder or Path(platformdirs.user_cache_dir("slotwise")) / "jvm"
 
+    def effective(self) -> dict[str, str]:
+        """Every option as text: what was set, else its default (empty for none)."""
+        return {option.key: self.given.get(option.key, option.default) for option in OPTIONS.values()}
+
     def as_flags(self) -> tuple[str, ...]:
         """What was set, as flags for a worker that this process starts."""
         return tuple(word for key, value in self.given.items() for word in ("-D", f"{key}={value}"))

@@ -67,6 +67,8 @@ class EmbeddedCluster:
             resource_manager=configuration.resource_manager(self.shape, max_workers),
             job_master=configuration.job_master(),
             log_limits=configuration.job_logs(),
+            settings=configuration.effective(),
+            worker_logs=self._scratch / "workers",
         )
         self.master = Master(options)
         self._configuration = configuration

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import glob
 import socket
+import ssl
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,18 +19,23 @@ from urllib.parse import urlsplit
 import msgspec
 import structlog
 import uvicorn
+from starlette.applications import Starlette
 
 from slotwise import __version__
+from slotwise.dispatcher.audit import AuditLog
 from slotwise.dispatcher.files import open_files
 from slotwise.dispatcher.http.app import build_app
+from slotwise.dispatcher.http.auth import Authenticator
 from slotwise.dispatcher.job_store import FileJobStore
 from slotwise.dispatcher.machine import Dispatcher, DispatcherConfig
+from slotwise.dispatcher.tokens import TokenStore
 from slotwise.ha.base import Grant, LeaderElection
 from slotwise.ha.embedded import EmbeddedLeaderElection
 from slotwise.jobmaster.config import JobMasterConfig
 from slotwise.jobmaster.machine import JobMaster
 from slotwise.metrics.http import TimedApp
-from slotwise.metrics.master import MasterMetrics, store_errors
+from slotwise.metrics.master import MasterMetrics
+from slotwise.metrics.surroundings import MasterGauges, timed_checks
 from slotwise.model.errors import ClusterError, EnvironmentProblem
 from slotwise.model.ids import (
     DISPATCHER,
@@ -41,10 +48,12 @@ from slotwise.model.ids import (
     job_master_address,
 )
 from slotwise.model.job import ExecutorBounds, JobSpec, JobState
+from slotwise.model.process import DriverReport
 from slotwise.protocol.codec import Mail
 from slotwise.protocol.effects import (
     ConnectionClosed,
     Effects,
+    Event,
     JobMasterExited,
     StartJobMaster,
     StartWorker,
@@ -69,10 +78,12 @@ from slotwise.provisioners.standalone import StandaloneProvisioner
 from slotwise.records import Records
 from slotwise.resourcemanager.machine import ResourceManager, ResourceManagerConfig
 from slotwise.runtime.actor import Actor
+from slotwise.runtime.changes import JOBS, RESOURCES, WORKERS, Changes, job_topic
 from slotwise.runtime.clock import RandomIds, monotonic
 from slotwise.runtime.events import EventLog, tell
 from slotwise.runtime.log_retention import remove_outlived
 from slotwise.runtime.logs import SAFE_NAME, LogLimits, LogStore, WorkerLogStore
+from slotwise.tls import ServerTls
 
 log = structlog.get_logger(__name__)
 
@@ -85,9 +96,12 @@ _TELL_ENDED_AFTER_S = (1.0, 5.0, 15.0)
 
 class MasterOptions(msgspec.Struct, frozen=True):
     """How a master is started. ``port`` 0 takes that of the master before in ``directory``, else a free one.
-    ``directory`` keeps the leadership and the jobs' records, logs and events; ``log_limits`` how much of jobs' output.
-    ``log_file``: where this process's own log goes, if anywhere; ``worker_logs``: the folder with the output of workers
-    that it starts. ``log_events``: whether its log has what happens.
+    ``directory`` keeps the leadership, the jobs' records, logs and events, the tokens and the audit log;
+    ``log_limits``: how much of jobs' output. ``token``: the cluster's own, for whoever may do everything and for its
+    workers.
+    ``settings``: the configuration as text, to be shown. ``log_file``: where this process's log goes, if anywhere;
+    ``worker_logs``: the folder with the output of workers that it starts. ``log_events``: whether its log has what
+    happens. ``tls``: None for plain HTTP.
     """
 
     directory: Path
@@ -96,10 +110,12 @@ class MasterOptions(msgspec.Struct, frozen=True):
     port: int = 0
     resource_manager: ResourceManagerConfig = ResourceManagerConfig()
     job_master: JobMasterConfig = JobMasterConfig()
+    settings: dict[str, str] = {}
     log_limits: LogLimits = LogLimits()
     log_file: Path | None = None
     worker_logs: Path | None = None
     log_events: bool = False
+    tls: ServerTls | None = None
 
 
 class Master:
@@ -114,8 +130,11 @@ class Master:
         self.crashed: asyncio.Future[str] | None = None
         """Why the master must end: a component failed, or it leads no more."""
         self.only_job: JobId | None = None
-        self.metrics = MasterMetrics(self, self)
+        self.metrics = MasterMetrics(self, MasterGauges(self))
         self._serves = False
+        self.on_shut_down: Callable[[], None] | None = None
+        """What ends the cluster when a client asks for it."""
+        self.audit = AuditLog(options.directory)
         self._election = election or EmbeddedLeaderElection(options.directory, self._has_jobs)
         self._ids = RandomIds()
         self._provisioner: Provisioner = StandaloneProvisioner()
@@ -127,13 +146,16 @@ class Master:
         self._serving: asyncio.Task[None] | None = None
         self._upkeep: asyncio.Future[Any] | None = None
         self._timers: list[asyncio.TimerHandle] = []
+        self._fleet_seen = (0, 0)
+        self._app: Starlette | None = None
+        self._tls: ssl.SSLContext | None = None
         self._retiring: set[asyncio.Task[None]] = set()
 
     @property
     def url(self) -> str:
         """Where the master listens."""
         host = f"[{self.options.host}]" if ":" in self.options.host else self.options.host
-        return f"http://{host}:{self.port}"
+        return f"{'http' if self.options.tls is None else 'https'}://{host}:{self.port}"
 
     # ------------------------------------------------------------------------------------------- life
 
@@ -150,6 +172,8 @@ class Master:
         Raises :class:`~slotwise.ha.base.NotLeader` when another master leads, :class:`EnvironmentProblem` when the
         port cannot be had, :class:`~slotwise.model.errors.StoreError` when the directory cannot be used.
         """
+        # Before anything else: a certificate that cannot be used must not cost the master before its leadership.
+        self._tls = self.options.tls.context() if self.options.tls is not None else None
         grant = await self._election.acquire(wait=wait, on_wait=on_wait)
         try:
             await self._lead(grant, provisioner)
@@ -159,9 +183,13 @@ class Master:
 
     async def _lead(self, grant: Grant, provisioner: Callable[[Master], Provisioner] | None) -> None:
         loop = asyncio.get_running_loop()
-        store = FileJobStore(open_files(self.options.directory))
+        files = open_files(self.options.directory)
+        store = FileJobStore(files)
+        self.auth = Authenticator(TokenStore(files, self.options.token), monotonic, secure=self.options.tls is not None)
         recovered = store.recover()
         self.events = EventLog(self.options.directory / "jobs", grant.epoch)
+        self.changes = Changes(grant.epoch)
+        self.auth.on_revoked.append(self.changes.wake)
         bound = self._bind(grant.previous_url)
         self.port = bound.getsockname()[1]
         self._election.announce(self.url)
@@ -180,7 +208,7 @@ class Master:
         unfinished = sum(1 for job in recovered if job.result is None)
         if recovered:
             log.info("recovered jobs", unfinished=unfinished, ended=len(recovered) - unfinished, epoch=grant.epoch)
-        self._start_actor(RESOURCE_MANAGER, self.resource_manager)
+        self._start_actor(RESOURCE_MANAGER, self.resource_manager, self._on_fleet)
         self._start_actor(DISPATCHER, self.dispatcher)
         for worker in before.ended:
             exited = WorkerExited(worker, "it ended while there was no master", started=True)
@@ -190,18 +218,22 @@ class Master:
         await self._serve(bound)
 
     async def _serve(self, bound: socket.socket) -> None:
-        app = build_app(self)
-        server = uvicorn.Server(
-            uvicorn.Config(
-                TimedApp(app, app.routes, self.metrics.answered),
-                log_config=None,
-                access_log=False,
-                lifespan="off",
-                ws="websockets-sansio",
-                ws_max_size=16 * 1024 * 1024,
-                timeout_graceful_shutdown=1,
-            )
+        self._app = build_app(self)
+        config = uvicorn.Config(
+            TimedApp(self._app, self._app.routes, self.metrics.answered),
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            ws="websockets-sansio",
+            ws_max_size=16 * 1024 * 1024,
+            timeout_graceful_shutdown=1,
+            proxy_headers=False,
+            server_header=False,
         )
+        if self._tls is not None:
+            config.load()
+            config.ssl = self._tls
+        server = uvicorn.Server(config)
         # Signals are the caller's business, not the HTTP server's.
         server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign,assignment]
         self._server = server
@@ -222,24 +254,6 @@ class Master:
         if self.crashed is not None and self.crashed.done():
             return f"the master ends: {self.crashed.result()}"
         return ""
-
-    def gauges(self) -> Iterable[tuple[str, tuple[str, ...], float]]:
-        """What metrics read of the process around the components."""
-        yield "slotwise_ready", (), 0 if self.not_ready() else 1
-        yield "slotwise_leadership_epoch", (), self._grant.epoch
-        names = {DISPATCHER: "dispatcher", RESOURCE_MANAGER: "resource-manager"}
-        waiting = {"dispatcher": 0, "resource-manager": 0, "job-master": 0}
-        for address, actor in self._actors.items():
-            waiting[names.get(address, "job-master")] += actor.waiting
-        for component, count in waiting.items():
-            yield "slotwise_mailbox_messages", (component,), count
-        yield from store_errors(self._records.errors)
-        yield "slotwise_store_unwritten_results", (), len(self._records.unwritten)
-        yield "slotwise_event_write_errors_total", (), self.events.write_errors
-        yield "slotwise_log_write_errors_total", (), self.logs.write_errors
-        yield "slotwise_log_cut_bytes_total", (), self.logs.cut_bytes
-        yield "slotwise_event_stream_watchers", (), self.events.watchers
-        yield "slotwise_worker_streams", (), len(self._workers)
 
     def _has_jobs(self) -> bool:
         jobs = self.options.directory / "jobs"
@@ -265,16 +279,6 @@ class Master:
         """Whether the worker is registered."""
         return worker in self.resource_manager.slots.workers
 
-    def own_logs(self) -> list[Path]:
-        """The files of this process's own log, where there are any."""
-        return [self.options.log_file] if self.options.log_file is not None else []
-
-    def worker_logs(self, worker: WorkerId) -> list[Path]:
-        """What is kept of a worker's own log: what it has sent of it, and its output if it was started here."""
-        output = [] if self.options.worker_logs is None else [self.options.worker_logs / f"{worker}.log"]
-        shipped = self.worker_log_store.paths(worker)
-        return [*shipped, *(path for path in output if SAFE_NAME.match(worker) and path.is_file())]
-
     def _bind(self, previous_url: str | None) -> socket.socket:
         """The wanted port; without a wish that of the master before, where its workers look for it."""
         with contextlib.suppress(OSError, ValueError):
@@ -291,7 +295,9 @@ class Master:
 
     def _bind_to(self, port: int) -> socket.socket:
         family = socket.AF_INET6 if ":" in self.options.host else socket.AF_INET
-        bound = socket.socket(family, socket.SOCK_STREAM)
+        # With the protocol named, asyncio sets TCP_NODELAY on what it accepts: an answer's body would wait 40 ms for
+        # the acknowledgement of its head.
+        bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             bound.bind((self.options.host, port))
@@ -301,22 +307,24 @@ class Master:
             raise
         return bound
 
-    def _start_actor(self, address: Address, machine: Dispatcher | ResourceManager) -> None:
-        on_step = self._timed_checks(machine) if isinstance(machine, ResourceManager) else None
-        actor = self._actors[address] = Actor(address, machine, self._carry_out, self._on_crash, on_step)
+    def _start_actor(
+        self,
+        address: Address,
+        machine: Dispatcher | ResourceManager,
+        carry_out: Callable[[Effects], None] | None = None,
+    ) -> None:
+        on_step = timed_checks(machine, self.metrics) if isinstance(machine, ResourceManager) else None
+        carry_out = carry_out or self._carry_out
+        actor = self._actors[address] = Actor(address, machine, carry_out, self._on_crash, on_step)
         actor.start()
 
-    def _timed_checks(self, manager: ResourceManager) -> Callable[[float], None]:
-        """Of the ResourceManager's steps those that have made a check: machines have no clock."""
-        before = manager.checks
-
-        def on_step(seconds: float) -> None:
-            nonlocal before
-            if manager.checks != before:
-                before = manager.checks
-                self.metrics.checked(seconds)
-
-        return on_step
+    def _on_fleet(self, effects: Effects) -> None:
+        """The ResourceManager's effects; workers' reports change what watchers see without any event."""
+        self._carry_out(effects)
+        fleet = self.resource_manager.slots.fleet
+        if self._fleet_seen != (seen := (fleet.revision, fleet.touched)):
+            self._fleet_seen = seen
+            self.changes.note((WORKERS, RESOURCES))
 
     def _on_crash(self, name: str, error: BaseException) -> None:
         self._end(f"{name} failed: {error!r}")
@@ -337,9 +345,12 @@ class Master:
         for timer in self._timers:
             timer.cancel()
         await self._provisioner.close(grace_s, leave=leave)
+        self.changes.close()
         if self._server is not None and self._serving is not None:
             self._server.should_exit = True
             await self._serving
+        if self._app is not None:
+            await self._app.state.close()
         for actor in list(self._actors.values()):
             await actor.stop()
         self._upkeep.cancel()
@@ -381,6 +392,7 @@ class Master:
         if self.options.log_events:
             for event in effects.events:
                 tell(event)
+        self.changes.note(_topics(effects.events))
         if effects.shutdown is not None:
             # Whichever component it is: who knows of a newer leader of it has been told by another master.
             self._end(
@@ -415,8 +427,18 @@ class Master:
                 )
                 self._actors[DISPATCHER].post(gone)
 
+        report: DriverReport | None = None
+
+        def carry_out(effects: Effects) -> None:
+            nonlocal report
+            self._carry_out(effects)
+            if machine.executors.report is not report:
+                # Progress is no event: it changes with every task.
+                report = machine.executors.report
+                self.changes.note((JOBS, job_topic(job)))
+
         self.job_masters[job] = machine
-        actor = self._actors[address] = Actor(address, machine, self._carry_out, on_crash)
+        actor = self._actors[address] = Actor(address, machine, carry_out, on_crash)
         actor.start()
 
     def _stop_job_master(self, stop: StopJobMaster) -> None:
@@ -502,8 +524,38 @@ class Master:
             return answer.bounds
         raise ClusterError(answer.reason if isinstance(answer, JobRefused) else "the change was not understood")
 
+    def shut_down(self) -> None:
+        """Ask for the end of the cluster. Raises :class:`ClusterError` where it is part of something else."""
+        if self.on_shut_down is None:
+            raise ClusterError(
+                "this cluster belongs to a program (as with `slotwise run`): end that, or cancel its job"
+            )
+        self.on_shut_down()
+
+    def own_logs(self) -> list[Path]:
+        """The files of this process's log, older ones behind."""
+        file = self.options.log_file
+        return [] if file is None else [file, *sorted(file.parent.glob(f"{glob.escape(file.name)}.*"))]
+
+    def worker_logs(self, worker: WorkerId) -> list[Path]:
+        """What is kept of a worker's own log: what it has sent of it, and its output if it was started here."""
+        folder = self.options.worker_logs
+        if not SAFE_NAME.match(worker):
+            return []
+        output = [] if folder is None else sorted(folder.glob(f"{glob.escape(worker)}.log*"))
+        return [*self.worker_log_store.paths(worker), *output]
+
     async def block(self, worker: WorkerId, blocked: bool) -> None:
         """Block or unblock a worker. Raises :class:`ClusterError` for an unknown one."""
         answer = await self.ask(BlockWorker(worker, blocked), RESOURCE_MANAGER)
         if not isinstance(answer, WorkerBlocked) or not answer.known:
             raise ClusterError(f"there is no worker {worker}")
+
+
+def _topics(events: Iterable[Event]) -> Iterator[str]:
+    """What has changed with these events."""
+    for event in events:
+        if event.job is not None:
+            yield from (JOBS, job_topic(event.job))
+        if event.worker is not None or event.name == "declared":
+            yield from (WORKERS, RESOURCES)

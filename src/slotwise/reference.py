@@ -45,12 +45,14 @@ _METRICS_HEAD = """# Metrics
 Made from the code by `make docs`; do not edit.
 
 A master serves them at `/metrics` on its one port, in Prometheus' text format or as OpenMetrics, whichever the scraper
-asks for. The call needs a token that may look (`viewer`), as every other GET:
+asks for. The call needs a token that may look, as every other GET; this makes one that may do nothing else:
+`slotwise token create --name prometheus --role viewer`.
 
 ```yaml
 scrape_configs:
   - job_name: slotwise
     authorization: {credentials_file: /etc/prometheus/slotwise-token}
+    # scheme: https, and tls_config: {ca_file: …}, where the master has a certificate
     static_configs: [{targets: ["10.0.0.1:8090", "10.0.0.2:8090"]}]
 ```
 

@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
@@ -30,6 +30,7 @@ from slotwise.spark.bridge import BridgeServer
 from slotwise.spark.jvm_cache_keeper import KeeperPolicy
 from slotwise.spark.launcher import SparkLauncher
 from slotwise.taskexecutor.machine import TaskExecutor, TaskExecutorConfig
+from slotwise.tls import ClientTls
 
 log = structlog.get_logger(__name__)
 
@@ -62,6 +63,7 @@ class WorkerOptions:
     drain_timeout_s: float = 30.0
     jvm_cache_root: Path | None = None
     jvm_cache_quiet_s: float = 15.0
+    tls: ClientTls = field(default_factory=ClientTls)
 
 
 class WorkerProcess:
@@ -107,6 +109,7 @@ class WorkerProcess:
             Hello(worker, PROTOCOL_VERSION, __version__),
             self._on_frame,
             self._on_open,
+            options.tls.context(options.master_url),
         )
         self._shipper = LogShipper(self._stream.send)
         bridge = BridgeServer(lambda allocation, report: self._actor.post(DriverSaid(allocation, report)))

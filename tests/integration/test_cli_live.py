@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
-import http.server
 import json
 import os
 import pty
@@ -23,7 +22,7 @@ from pathlib import Path
 
 import pytest
 
-from slotwise import client as client_module
+from slotwise.async_client import AsyncClient
 from slotwise.client import Client
 from slotwise.master import Master
 from slotwise.model.errors import ClusterError
@@ -116,6 +115,17 @@ def test_a_unique_beginning_of_an_id_is_enough_and_others_are_refused_with_a_hin
         with pytest.raises(ClusterError, match=r"there is no job x/\.\./y"):
             client.find_job("x/../y")
         assert client.find_worker("raw") == client.find_worker("worker-r") == WORKER
+
+
+def test_the_async_client_finds_the_same(running: Running) -> None:
+    async def find() -> None:
+        async with AsyncClient(running.master.url, TOKEN) as client:
+            assert await client.find_job(running.jobs[0][:-1]) == running.jobs[0]
+            assert await client.find_worker("raw") == WORKER
+            with pytest.raises(ClusterError, match="has no logs"):
+                [piece async for piece in client.archive(running.jobs[0])]
+
+    asyncio.run(find())
 
 
 def test_every_command_takes_a_beginning_and_says_json_where_it_lists(running: Running) -> None:
@@ -219,43 +229,6 @@ def test_top_is_live_in_a_terminal_and_leaves_it_as_it_was(running: Running) -> 
         assert termios.tcgetattr(terminal.slave) == terminal.before
     finally:
         terminal.close()
-
-
-class Stream(http.server.BaseHTTPRequestHandler):
-    """A stream of events, once; after that there is none."""
-
-    asked = 0
-
-    def do_GET(self) -> None:
-        Stream.asked += 1
-        if Stream.asked > 1:
-            self.send_error(404)
-            return
-        self.send_response(200)
-        self.send_header("content-type", "text/event-stream; charset=utf-8")
-        self.end_headers()
-        self.wfile.write(b': hello\n\nid: 1-1\nevent: changed\ndata: {"topics": ["jobs", "job:job-a"]}\n\n')
-        self.wfile.write(b'id: 1-2\nevent: changed\ndata: {"topics": ["workers"]}\n\n')
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-def test_changes_are_followed_where_the_master_tells_them_and_not_asked_for_elsewhere(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(client_module, "_RECONNECT_S", 0.01)
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Stream)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        with Client(f"http://127.0.0.1:{server.server_port}", TOKEN) as client:
-            assert list(client.changes()) == [["jobs", "job:job-a"], ["workers"]]
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-    assert Stream.asked == 2
 
 
 # ----------------------------------------------------------------------------------------------- shells

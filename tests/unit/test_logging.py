@@ -120,6 +120,11 @@ def test_secrets_do_not_get_into_a_line_wherever_they_are(capsys: pytest.Capture
     assert SECRET.encode() not in recent_lines.since(0)[1]
 
 
+def test_a_token_of_somebody_is_known_by_its_looks() -> None:
+    token = "slw_Ff3VAMJXXVYd_AxdN_RKPAJtr1crfJWeYog-jfQhEwk"
+    assert Redactor()(f'{{"error": "refused {token}"}}') == '{"error": "refused [hidden]"}'
+
+
 def test_ids_and_ordinary_words_are_not_taken_for_secrets() -> None:
     line = "job-1a2b3c4d allocation-00ff00ff 20261121T000000 " + "a" * 40
     assert Redactor()(line) == line

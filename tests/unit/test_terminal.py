@@ -73,7 +73,10 @@ def test_a_name_cannot_move_the_cursor_nor_be_taken_for_markup() -> None:
     assert "[red]evil[/red]?[2J" in text
 
 
-@pytest.mark.parametrize("name", [*_COMMANDS, "cluster start", "cluster stop", "cluster status"])
+@pytest.mark.parametrize(
+    "name",
+    [*_COMMANDS, "cluster start", "cluster stop", "cluster status", "token create", "token list", "token revoke"],
+)
 def test_every_commands_help_has_examples_that_begin_with_it(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main([*name.split(), "--help"])

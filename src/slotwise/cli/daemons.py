@@ -10,17 +10,29 @@ import os
 import secrets
 import signal
 import socket
+import stat
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from slotwise.cli.logging import FORMATS, LEVELS, configure_logging, output_file
-from slotwise.cli.options import config_options, given_job_options, job_options, job_spec, local_options, worker_total
+from slotwise.cli.options import (
+    client_tls,
+    config_options,
+    given_job_options,
+    job_options,
+    job_spec,
+    local_options,
+    tls_options,
+    worker_total,
+)
 from slotwise.client import DEFAULT_PORT, default_master_url, default_token_file, read_token, state_directory
 from slotwise.model.errors import SlotwiseError, UsageError
 from slotwise.runtime.log_context import hidden
+from slotwise.tls import ServerTls
 
 if TYPE_CHECKING:
     from slotwise.cli.single_job import SingleJob
@@ -40,6 +52,18 @@ _LOG_FORMAT = click.option(
 @click.command()
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=DEFAULT_PORT, show_default=True, help="0: a free one.")
+@click.option("--tls-cert", type=click.Path(path_type=Path), help="Serve HTTPS with this certificate (chain), in PEM.")
+@click.option("--tls-key", type=click.Path(path_type=Path), help="Its key, in PEM.")
+@click.option(
+    "--tls-client-ca",
+    type=click.Path(path_type=Path),
+    help="Let in only who shows a certificate of this authority, workers too.",
+)
+@click.option(
+    "--insecure-http",
+    is_flag=True,
+    help="Serve plain HTTP on an address that others reach, where tokens and data can be read on the way.",
+)
 @click.option("--directory", type=click.Path(path_type=Path), help="Where jobs' records and logs are kept.")
 @click.option("--token-file", type=click.Path(path_type=Path), help="The cluster's token; made if it is not there.")
 @click.option("--standby", is_flag=True, help="While another master leads in --directory, wait and take over from it.")
@@ -54,6 +78,7 @@ _LOG_FORMAT = click.option(
 @click.option("--job", "program", metavar="PROGRAM", help="Serve this one job and end with it; its ARGS follow.")
 @job_options
 @local_options
+@tls_options
 @config_options
 @_LOG_LEVEL
 @_LOG_FORMAT
@@ -75,6 +100,7 @@ def master(**given: Any) -> int:
     Examples:
       slotwise master
       slotwise master --directory /srv/slotwise --standby
+      slotwise master --host 10.0.0.1 --tls-cert master.pem --tls-key master.key
       slotwise master --port 0 --local-workers --workers 4 --worker-memory 8g
       slotwise master --executor-memory 4g --job job.py -- --date 2013-01-01
     """
@@ -99,7 +125,12 @@ async def _master(given: dict[str, Any], single: SingleJob | None) -> int:
     from slotwise.master import Master, MasterOptions
     from slotwise.provisioners.local import LocalProvisioner
 
-    _require_loopback(given["host"])
+    tls = _server_tls(given)
+    _check_host(given["host"], secure=tls is not None or given["insecure_http"])
+    dialled = client_tls(given)
+    if tls is not None and dialled.ca_cert is None:
+        # Its own workers know it by its certificate.
+        dialled = msgspec.structs.replace(dialled, ca_cert=tls.cert)
     configuration = load(given["config_file"], given["settings"])
     level = given["log_level"] or ("warning" if single else configuration.get("log.level"))
     configure_logging(level, given["log_format"] or configuration.get("log.format"), component="master")
@@ -113,10 +144,12 @@ async def _master(given: dict[str, Any], single: SingleJob | None) -> int:
         port=given["port"],
         resource_manager=configuration.resource_manager(shape, given["workers"] if shape else None),
         job_master=configuration.job_master(),
+        settings=configuration.effective(),
         log_limits=configuration.job_logs(),
         log_file=output_file(),
         worker_logs=directory / "workers",
         log_events=True,
+        tls=tls,
     )
     hidden.add(options.token)
     service = Master(options)
@@ -128,7 +161,7 @@ async def _master(given: dict[str, Any], single: SingleJob | None) -> int:
             token_file,
             started.worker_exited,
             bound=False,
-            worker_options=configuration.as_flags(),
+            worker_options=(*configuration.as_flags(), *(dialled.as_flags() if tls is not None else ())),
         )
 
     if shape is None and configuration.has_limits():
@@ -145,6 +178,13 @@ async def _master(given: dict[str, Any], single: SingleJob | None) -> int:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, on_signal, number)
+
+    def on_shut_down() -> None:
+        wanted_by_client.append(True)
+        on_signal(signal.SIGINT)
+
+    wanted_by_client: list[bool] = []
+    service.on_shut_down = on_shut_down
 
     def on_wait(holder: str) -> None:
         click.echo(f"slotwise: standing by: {holder} leads", err=True)
@@ -178,16 +218,16 @@ async def _master(given: dict[str, Any], single: SingleJob | None) -> int:
             leave = False
             return job.result()
         by_default = "leave" if signals[0] == signal.SIGTERM and shape is None else "cancel"
-        leave = (given["on_stop"] or by_default) == "leave"
+        leave = (given["on_stop"] or by_default) == "leave" and not wanted_by_client
         unfinished = sum(1 for record in service.dispatcher.jobs.values() if not record.state.is_final)
         if leave:
             click.echo(f"slotwise: stopping; {unfinished} job(s) go on for the next master", err=True)
         else:
             click.echo("slotwise: stopping", err=True)
             await _cancel_all(service, hurry)
-            if job is not None:
-                service.end_workers("the job of this cluster is cancelled")
-                code = 130
+            if job is not None or wanted_by_client:
+                service.end_workers("the cluster was shut down")
+                code = 130 if job is not None else 0
     finally:
         stopping.cancel()
         if job is not None:
@@ -214,10 +254,19 @@ async def _cancel_all(service: Any, hurry: asyncio.Event, limit_s: float = 20.0)
         await asyncio.sleep(0.05)
 
 
-def _require_loopback(host: str) -> None:
-    """Until the port can speak TLS and know people apart, it is for this machine alone (or a trusted address by
-    choice).
-    """
+def _server_tls(given: dict[str, Any]) -> ServerTls | None:
+    cert, key, client_ca = given["tls_cert"], given["tls_key"], given["tls_client_ca"]
+    if cert is None:
+        if key is not None or client_ca is not None:
+            raise UsageError("--tls-key and --tls-client-ca say nothing without --tls-cert")
+        return None
+    if given["insecure_http"]:
+        raise UsageError("--insecure-http contradicts --tls-cert")
+    return ServerTls(cert, key or cert, client_ca)
+
+
+def _check_host(host: str, *, secure: bool) -> None:
+    """Tokens and data must not cross a network in the clear unless somebody has said that they may."""
     with contextlib.suppress(ValueError):
         if ipaddress.ip_address(host).is_unspecified:
             raise UsageError(
@@ -225,9 +274,24 @@ def _require_loopback(host: str) -> None:
                 "that workers and users reach"
             )
     try:
-        socket.getaddrinfo(host, None)
+        found = {str(info[4][0]) for info in socket.getaddrinfo(host, None)}
     except OSError as error:
         raise UsageError(f"--host {host}: {error.strerror}") from error
+    others = [address for address in found if not ipaddress.ip_address(address.partition("%")[0]).is_loopback]
+    if others and not secure:
+        raise UsageError(
+            f"--host {host} can be reached by others, who could read tokens and data on the way: give --tls-cert and "
+            "--tls-key (docs/security.md says how to make them), or --insecure-http if the network is yours alone"
+        )
+
+
+def _standard_error_file() -> Path | None:
+    """Where this process's log goes, if that is a file."""
+    with contextlib.suppress(OSError):
+        if stat.S_ISREG(os.fstat(2).st_mode):
+            path = Path(os.readlink("/proc/self/fd/2"))
+            return path if path.is_file() else None
+    return None
 
 
 def _token(file: Path) -> str:
@@ -276,6 +340,7 @@ def _token(file: Path) -> str:
     help="Whether drivers and executors start from a cache of loaded classes, which is made in the background where "
     "there is none [default: taskmanager.jvm-cache.mode].",
 )
+@tls_options
 @config_options
 @_LOG_LEVEL
 @_LOG_FORMAT
@@ -287,7 +352,7 @@ def worker(**given: Any) -> int:
 
     \b
     Examples:
-      slotwise worker --master http://10.0.0.1:8090 --token-file token
+      slotwise worker --master https://10.0.0.1:8090 --ca-cert ca.pem --token-file token
       slotwise worker --cpus 8 --memory 32g --resource gpu=1
     """
     import psutil
@@ -339,6 +404,7 @@ def worker(**given: Any) -> int:
         drain_timeout_s=drain_timeout_s,
         jvm_cache_root=configuration.jvm_cache_root(given["jvm_cache"]),
         jvm_cache_quiet_s=configuration.get("taskmanager.jvm-cache.quiet-time"),
+        tls=client_tls(given),
     )
     hidden.add(options.token)
     try:

@@ -7,8 +7,10 @@ import os
 import signal
 from collections.abc import Callable
 
+import msgspec
+
 from slotwise.cli.console import Screen, event_line, job_line
-from slotwise.dispatcher.http.views import job_details
+from slotwise.dispatcher.http.job_views import job_summary
 from slotwise.master import Master
 from slotwise.model.ids import JobId
 from slotwise.model.job import JobResult, JobState
@@ -54,8 +56,8 @@ class JobFollower:
             if over:
                 return record.result or JobResult(record.state)
             job_master = self._master.job_masters.get(self._job)
-            details = job_details(record, job_master, self._master.events.times(self._job))
-            self._screen.status(job_line(details))
+            summary = job_summary(record, job_master, self._master.events.times(self._job))
+            self._screen.status(job_line(msgspec.to_builtins(summary)))
             await asyncio.sleep(_POLL_S)
 
     def pass_output(self) -> None:

@@ -32,6 +32,7 @@ _COMMANDS: dict[str, tuple[str, str, str]] = {
     "workers": ("slotwise.cli.remote", "workers", "List the workers with their slots."),
     "resources": ("slotwise.cli.remote", "resources", "Show what the cluster has and what each job requires."),
     "top": ("slotwise.cli.top", "top", "Watch the cluster live: resources, workers, jobs and what they lack."),
+    "token": ("slotwise.cli.token", "token", "Make, list and revoke tokens of people and workers."),
     "cache": ("slotwise.cli.cache", "cache", "Show, make or remove this machine's cache of loaded classes."),
     "doctor": ("slotwise.cli.doctor", "doctor", "Check this machine: Java, Python, Spark, memory, ports."),
     "completion": ("slotwise.cli.completion", "completion", "Print a script that makes a shell complete all this."),

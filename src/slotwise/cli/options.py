@@ -21,6 +21,7 @@ from slotwise.model.errors import UsageError
 from slotwise.model.job import JobSpec
 from slotwise.model.resources import ResourceProfile, parse_bytes, parse_cpu
 from slotwise.model.restart import RestartKind, RestartStrategy
+from slotwise.tls import ClientTls
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -78,6 +79,24 @@ _MASTER_OPTIONS = [
 ]
 
 
+_TLS_OPTIONS = [
+    click.option(
+        "--ca-cert",
+        type=click.Path(path_type=Path),
+        help="Certificate of the authority that the master's is of, or the master's own, in PEM "
+        "[default: SLOTWISE_CA_CERT, or this machine's authorities].",
+    ),
+    click.option(
+        "--client-cert",
+        type=click.Path(path_type=Path),
+        help="Certificate to show where the master asks for one [default: SLOTWISE_CLIENT_CERT].",
+    ),
+    click.option(
+        "--client-key", type=click.Path(path_type=Path), help="Its key [default: SLOTWISE_CLIENT_KEY, or in its file]."
+    ),
+]
+
+
 def _apply(function: Function, options: Sequence[Callable[[Any], Any]]) -> Function:
     for option in reversed(options):
         function = option(function)
@@ -89,7 +108,7 @@ def job_options(function: Function) -> Function:
     return _apply(pipeline_options(function), _JOB_OPTIONS)
 
 
-_JOB_PARAMETERS = (
+JOB_PARAMETERS = (
     *("name", "conf", "properties_file", "py_files", "files", "archives", "jars", "driver_memory", "driver_cores"),
     *("executor_memory", "executor_cores", "num_executors", "min_executors", "max_executors", "restart_strategy"),
     *("restart_attempts", "restart_delay", "python", "env", "refresh", "full_refresh", "full_refresh_all", "dry_run"),
@@ -98,7 +117,7 @@ _JOB_PARAMETERS = (
 
 def given_job_options(given: dict[str, Any]) -> str:
     """The first option for jobs that was given, or nothing."""
-    return next((f"--{name.replace('_', '-')}" for name in _JOB_PARAMETERS if given[name] not in (None, (), False)), "")
+    return next((f"--{name.replace('_', '-')}" for name in JOB_PARAMETERS if given[name] not in (None, (), False)), "")
 
 
 def local_options(function: Function) -> Function:
@@ -112,8 +131,18 @@ def config_options(function: Function) -> Function:
 
 
 def master_options(function: Function) -> Function:
-    """Which master, and its token."""
-    return _apply(function, _MASTER_OPTIONS)
+    """Which master, its token, and whom to trust."""
+    return _apply(tls_options(function), _MASTER_OPTIONS)
+
+
+def tls_options(function: Function) -> Function:
+    """Whom to trust, and what to show."""
+    return _apply(function, _TLS_OPTIONS)
+
+
+def client_tls(given: dict[str, Any]) -> ClientTls:
+    """What these options say."""
+    return ClientTls.of(given["ca_cert"], given["client_cert"], given["client_key"])
 
 
 def json_option(function: Function) -> Function:

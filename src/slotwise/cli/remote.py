@@ -113,10 +113,11 @@ def job(job_id: str, as_json: bool, **given: Any) -> int:
         if details["held"]:
             rows = [(s["allocation"], s["worker"], _size(s["resource"]), s["use"] or "idle") for s in details["held"]]
             print_table(("SLOT", "WORKER", "SIZE", "USE"), rows)
-    if details["vertices"]:
+    vertices = [vertex for vertex in details["vertices"] if vertex["id"] != "application"]
+    if vertices:
         regions = [
             (v["name"], v["status"], v["parallelism"], v["attempt"], _seconds(v["duration"]), v["reason"])
-            for v in details["vertices"]
+            for v in vertices
         ]
         print_table(("REGION", "STATE", "EXECUTORS", "ATTEMPT", "DURATION", "REASON"), regions)
     for line in details["log-tail"]:
@@ -209,7 +210,7 @@ def logs(
         screen = Screen(quiet=True)
         follower = Follower(client, job_id, screen)
         if follow:
-            for _ in client.wait(job_id):
+            for _ in client.watch(job_id):
                 follower.start_new()
             follower.finish()
             return 0
@@ -298,10 +299,10 @@ def cancel(job_id: str, wait: bool, as_json: bool, **given: Any) -> int:
     """
     with connect(given) as client:
         job_id = client.find_job(job_id)
-        state = client.call("PATCH", f"/v1/jobs/{job_id}", params={"mode": "cancel"})["state"]
+        state = client.cancel(job_id)
         before = state in EXIT_CODES
         if wait and not before:
-            for details in client.wait(job_id):
+            for details in client.watch(job_id):
                 state = details["state"]
         if as_json:
             _print_json({"jid": job_id, "state": state})

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from slotwise.cli.console import Screen, job_line
-from slotwise.cli.options import job_options, job_spec, master_options
+from slotwise.cli.options import client_tls, job_options, job_spec, master_options
 from slotwise.client import Client, default_master_url, read_token
 from slotwise.model.errors import ClusterError
 
@@ -20,7 +20,8 @@ EXIT_CODES = {"FINISHED": 0, "FAILED": 1, "CANCELED": 130}
 
 def connect(given: dict[str, Any]) -> Client:
     """A client for the master that the options name."""
-    return Client(given["master_url"] or default_master_url(), read_token(given["token_file"]))
+    url = given["master_url"] or default_master_url()
+    return Client(url, read_token(given["token_file"]), tls=client_tls(given))
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -58,7 +59,7 @@ def submit(program: str, args: tuple[str, ...], **given: Any) -> int:
         except KeyboardInterrupt:
             screen.say(f"cancelling {job} (Ctrl-C again to leave it)")
             client.call("PATCH", f"/v1/jobs/{job}", params={"mode": "cancel"})
-            for _ in client.wait(job):
+            for _ in client.watch(job):
                 pass
             screen.say(f"{job} canceled")
             return 130
@@ -68,7 +69,7 @@ def _wait(client: Client, job: str, screen: Screen) -> int:
     follower = Follower(client, job, screen)
     details: dict[str, Any] = {}
     phase = ""
-    for details in client.wait(job):
+    for details in client.watch(job):
         follower.start_new()
         if details["phase"] != phase:
             phase = details["phase"]

@@ -259,7 +259,7 @@ class _Feed(threading.Thread):
 
     def _watch(self) -> None:
         """Note each word of the stream of events; a master without one is looked at by the clock alone."""
-        with connect(self._given) as client:
+        with connect(self._given) as client, contextlib.suppress(ClusterError):
             for _ in client.changes():
                 self._changed.set()
 

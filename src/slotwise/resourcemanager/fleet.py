@@ -81,6 +81,8 @@ class Fleet:
         self.idle = IdleWorkers()
         self.heard: LastHeard[WorkerId] = LastHeard()
         self.revision = 0
+        self.touched = 0
+        """Changes with every change of any worker's slots."""
         self.there = ZERO
         """The sum of all workers, registered and pending."""
         self.capacity = ZERO
@@ -163,6 +165,7 @@ class Fleet:
 
     def touch(self, entry: Worker, now: float) -> None:
         """The slots of the worker have changed: bring everything in line with what it has free."""
+        self.touched += 1
         if entry.usable:
             self.index.update_free(entry.worker, entry.free)
         if entry.blocked:

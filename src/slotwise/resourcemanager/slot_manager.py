@@ -138,6 +138,7 @@ class SlotManager:
                 changed = True
             elif known.pending_since is not None:
                 known.pending_since = None
+                self.fleet.touched += 1
                 self.unconfirmed.remove(worker, allocation)
                 changed = True
         return changed

@@ -1,14 +1,13 @@
-"""What happened, for people: kept per job and for the cluster, followed by any number of watchers (B: F-07).
+"""What happened, for people: kept per job and for the cluster (B: F-07).
 
 A job's events are in a file of its own, where the next master finds them. They are reading matter: a full disk or a
 damaged line never stops anything."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections import OrderedDict, deque
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -24,7 +23,6 @@ log = structlog.get_logger(__name__)
 _KEPT_CLUSTER = 2000
 _KEPT_JOB = 5000
 _KEPT_JOBS = 500
-_WATCHER_LIMIT = 1000
 # Room for more events than one leadership of years has; the numbers stay below 2**53, which JSON readers need.
 _SEQS_AN_EPOCH = 1_000_000_000
 # Those that come once a slot, or hold a whole graph.
@@ -72,7 +70,6 @@ class EventLog:
         self._jobs: OrderedDict[JobId, deque[Happened]] = OrderedDict()
         self._times: dict[JobId, JobTimes] = {}
         self._whole_last_line: set[JobId] = set()
-        self._watchers: set[asyncio.Queue[Happened]] = set()
         self.write_errors = 0
         """Events that could not be written to their job's file."""
 
@@ -92,9 +89,6 @@ class EventLog:
                     self._append(event.job, happened)
                 except OSError:
                     self.write_errors += 1
-            for watcher in self._watchers:
-                if watcher.qsize() < _WATCHER_LIMIT:
-                    watcher.put_nowait(happened)
 
     def _append(self, job: JobId, happened: Happened) -> None:
         path = self._path(job)
@@ -139,21 +133,6 @@ class EventLog:
     def of_cluster(self, after: int = 0) -> list[Happened]:
         """The newest events of this master with a number above ``after``."""
         return [event for event in self._cluster if event.seq > after]
-
-    @property
-    def watchers(self) -> int:
-        """How many :meth:`watch` now."""
-        return len(self._watchers)
-
-    async def watch(self) -> AsyncIterator[Happened]:
-        """Events as they happen. A watcher that falls 1,000 behind misses what happens meanwhile."""
-        queue: asyncio.Queue[Happened] = asyncio.Queue()
-        self._watchers.add(queue)
-        try:
-            while True:
-                yield await queue.get()
-        finally:
-            self._watchers.discard(queue)
 
 
 def tell(event: Event) -> None:

@@ -14,8 +14,8 @@ from typing import Any
 from slotwise.protocol.messages import Envelope
 
 _stimulus: ContextVar[object] = ContextVar("stimulus", default=None)
-# Every secret that is drawn here has 64 hexadecimal digits.
-_LOOKS_SECRET = re.compile(r"(?<![0-9A-Za-z])[0-9a-f]{48,}(?![0-9A-Za-z])")
+# Every secret that is drawn here has 64 hexadecimal digits, or is a token that says so itself.
+_LOOKS_SECRET = re.compile(r"(?<![0-9A-Za-z])(?:[0-9a-f]{48,}(?![0-9A-Za-z])|slw_[0-9A-Za-z_-]{20,})")
 _HIDDEN = "[hidden]"
 _KEPT_BYTES = 256 * 1024
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import Callable
 
 import structlog
@@ -30,9 +31,10 @@ def stream_url(master_url: str) -> str:
 
 
 class MasterStream:
-    """One connection at a time to ``master_url``. ``refused`` is set with the reason when the master does not accept
-    this worker and never did: one that has served a master before may hold running work, so it tries on until its own
-    time-outs, and a master that was replaced by a wrong one can be put right meanwhile.
+    """One connection at a time to ``master_url``, by ``tls`` where that is https. ``refused`` is set with the reason
+    when the master does not accept this worker and never did: one that has served a master before may hold running
+    work, so it tries on until its own time-outs, and a master that was replaced by a wrong one can be put right
+    meanwhile.
     """
 
     def __init__(
@@ -42,12 +44,14 @@ class MasterStream:
         hello: Hello,
         on_frame: Callable[[Frame], None],
         on_open: Callable[[], None],
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._url = stream_url(master_url)
         self._token = token
         self._hello = hello
         self._on_frame = on_frame
         self._on_open = on_open
+        self._tls = tls
         self._queue: asyncio.Queue[bytes] | None = None
         self._task: asyncio.Task[None] | None = None
         self._served = False
@@ -102,6 +106,7 @@ class MasterStream:
                     open_timeout=10,
                     ping_interval=20,
                     proxy=None,
+                    ssl=self._tls,
                 ) as connection:
                     if not self._refusal:
                         delay = _RETRY_S

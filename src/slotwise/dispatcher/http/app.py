@@ -1,284 +1,148 @@
-"""The master's one HTTP port: REST under ``/v1`` and the workers' stream (design decision 8).
+"""The master's one HTTP port: REST under ``/v1``, from the route table, and the workers' stream (design decision 8).
 
-Every call but ``/healthz`` needs the cluster's token (``Authorization: Bearer …``). Errors are
-``application/problem+json`` with what is wrong in ``detail``."""
+Errors are ``application/problem+json`` with what is wrong in ``detail``."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from http import HTTPStatus
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
+import structlog
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
-from starlette.routing import Route, WebSocketRoute
+from starlette.routing import BaseRoute, Route, WebSocketRoute
 
-from slotwise import __version__
-from slotwise.dispatcher.http import graphs, rescales, views
-from slotwise.dispatcher.http.operations import Operations, OperationsPort
+from slotwise.dispatcher.http.auth import ANONYMOUS
+from slotwise.dispatcher.http.calls import Ask, Call
+from slotwise.dispatcher.http.ports import MasterPort
 from slotwise.dispatcher.http.problems import Problem
-from slotwise.dispatcher.http.worker_stream import StreamPort, WorkerStream, allowed
-from slotwise.dispatcher.machine import Dispatcher, JobRecord
-from slotwise.jobmaster.machine import JobMaster
-from slotwise.model.errors import ClusterError, SizeError
-from slotwise.model.ids import JobId, WorkerId
-from slotwise.model.job import ExecutorBounds, JobSpec, JobState
-from slotwise.resourcemanager.machine import ResourceManager
-from slotwise.runtime.clock import monotonic
-from slotwise.runtime.events import EventLog
+from slotwise.dispatcher.http.proxy import SparkUi
+from slotwise.dispatcher.http.routes import table
+from slotwise.dispatcher.http.worker_stream import WorkerStream
 
-_MAX_BODY_BYTES = 4 * 1024 * 1024
+log = structlog.get_logger(__name__)
 
-
-class MasterPort(StreamPort, OperationsPort, Protocol):
-    """What the HTTP side needs of the master."""
-
-    job_masters: dict[JobId, JobMaster]
-    dispatcher: Dispatcher
-    resource_manager: ResourceManager
-    events: EventLog
-
-    async def submit(self, spec: JobSpec, key: str | None = None) -> JobId:
-        """Submit a job."""
-        ...
-
-    async def cancel(self, job: JobId) -> JobState:
-        """Cancel a job."""
-        ...
-
-    async def scale(self, job: JobId, bounds: ExecutorBounds) -> ExecutorBounds:
-        """Change how many executors a job may have."""
-        ...
-
-    async def block(self, worker: WorkerId, blocked: bool) -> None:
-        """Block or unblock a worker."""
-        ...
-
-
-def json_response(value: Any, status: int = 200) -> Response:
-    """``value`` as JSON."""
-    return Response(msgspec.json.encode(value), status, media_type="application/json")
-
-
-def build_app(master: MasterPort) -> Starlette:
-    """The ASGI application."""
-    api = Api(master)
-    stream = WorkerStream(master)
-    operations = Operations(master, api.open, api.guarded)
-    return Starlette(
-        routes=[
-            Route("/healthz", api.open(api.health)),
-            Route("/v1/overview", api.guarded(api.overview)),
-            Route("/v1/jobs", api.guarded(api.submit), methods=["POST"]),
-            Route("/v1/jobs/overview", api.guarded(api.jobs)),
-            Route("/v1/jobs/{job}", api.guarded(api.job)),
-            Route("/v1/jobs/{job}", api.guarded(api.cancel), methods=["PATCH"]),
-            Route("/v1/jobs/{job}/plan", api.guarded(api.plan)),
-            Route("/v1/jobs/{job}/events", api.guarded(api.job_events)),
-            Route("/v1/jobs/{job}/resource-requirements", api.guarded(api.requirements), methods=["GET", "PUT"]),
-            Route("/v1/jobs/{job}/rescales/config", api.guarded(api.rescale_config)),
-            Route("/v1/jobs/{job}/rescales/history", api.guarded(api.rescale_history)),
-            Route("/v1/jobs/{job}/explain", api.guarded(api.explain)),
-            Route("/v1/jobs/{job}/logs", api.guarded(api.log_names)),
-            Route("/v1/jobs/{job}/logs/{name}", api.guarded(api.log)),
-            Route("/v1/taskmanagers", api.guarded(api.taskmanagers)),
-            Route("/v1/taskmanagers/{worker}", api.guarded(api.block), methods=["PATCH"]),
-            Route("/v1/resources", api.guarded(api.resources)),
-            *operations.routes(),
-            WebSocketRoute("/v1/workers/stream", stream.serve),
-        ]
-    )
-
+STREAM = "/v1/workers/stream"
+_REFUSALS = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
-class Api:
-    """The REST calls."""
-
-    def __init__(self, master: MasterPort) -> None:
-        self._master = master
-
-    def open(self, endpoint: Endpoint) -> Endpoint:
-        """Turn problems into answers."""
-
-        async def call(request: Request) -> Response:
-            try:
-                return await endpoint(request)
-            except Problem as problem:
-                return problem.response()
-
-        return call
-
-    def guarded(self, endpoint: Endpoint) -> Endpoint:
-        """Ask for the token first."""
-
-        async def call(request: Request) -> Response:
-            if not allowed(request.headers.get("authorization"), self._master.options.token):
-                raise Problem(HTTPStatus.UNAUTHORIZED, "this call needs the cluster's token (Authorization: Bearer …)")
-            return await endpoint(request)
-
-        return self.open(call)
-
-    def _record(self, request: Request) -> JobRecord:
-        job = JobId(request.path_params["job"])
-        record = self._master.dispatcher.jobs.get(job)
-        if record is None:
-            raise Problem(HTTPStatus.NOT_FOUND, f"there is no job {job}")
-        return record
-
-    async def health(self, _: Request) -> Response:
-        """GET /healthz."""
-        return json_response({"status": "ok", "version": __version__})
-
-    async def overview(self, _: Request) -> Response:
-        """GET /v1/overview."""
-        records = list(self._master.dispatcher.jobs.values())
-        return json_response(views.overview(self._master.resource_manager, records, __version__))
-
-    async def submit(self, request: Request) -> Response:
-        """POST /v1/jobs: a JobSpec as JSON; the Idempotency-Key header makes repeating it safe."""
-        try:
-            spec = msgspec.json.decode(await _body(request), type=JobSpec)
-        except msgspec.DecodeError as error:
-            raise Problem(HTTPStatus.BAD_REQUEST, f"not a job specification: {error}") from error
-        try:
-            job = await self._master.submit(spec, request.headers.get("idempotency-key"))
-        except ClusterError as error:
-            raise Problem(HTTPStatus.CONFLICT, str(error)) from error
-        return json_response({"jid": job}, HTTPStatus.ACCEPTED)
-
-    def _details(self, record: JobRecord) -> views.JsonObject:
-        master = self._master.job_masters.get(record.job)
-        return views.job_details(record, master, self._master.events.times(record.job))
-
-    async def jobs(self, _: Request) -> Response:
-        """GET /v1/jobs/overview."""
-        records = self._master.dispatcher.jobs.values()
-        return json_response({"jobs": [self._details(record) for record in records]})
-
-    async def job(self, request: Request) -> Response:
-        """GET /v1/jobs/:jobid."""
-        record = self._record(request)
-        vertices = graphs.vertices(self._master.events.of_job(record.job)) if record.spec.pipeline is not None else []
-        return json_response({**self._details(record), "vertices": vertices})
-
-    async def plan(self, request: Request) -> Response:
-        """GET /v1/jobs/:jobid/plan: the job's graph."""
-        record = self._record(request)
-        return json_response(graphs.plan(record, self._master.events.of_job(record.job)))
-
-    async def cancel(self, request: Request) -> Response:
-        """PATCH /v1/jobs/:jobid?mode=cancel."""
-        record = self._record(request)
-        if request.query_params.get("mode", "cancel") != "cancel":
-            raise Problem(HTTPStatus.BAD_REQUEST, "the only mode is 'cancel'")
-        try:
-            state = await self._master.cancel(record.job)
-        except ClusterError as error:
-            raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, str(error)) from error
-        return json_response({"jid": record.job, "state": state.value}, HTTPStatus.ACCEPTED)
-
-    async def job_events(self, request: Request) -> Response:
-        """GET /v1/jobs/:jobid/events?after=N."""
-        record = self._record(request)
-        after = _integer(request, "after", 0)
-        return json_response({"events": self._master.events.of_job(record.job, after)})
-
-    async def requirements(self, request: Request) -> Response:
-        """GET and PUT /v1/jobs/:jobid/resource-requirements: how many executors the job may have."""
-        record = self._record(request)
-        if request.method == "PUT":
-            try:
-                await self._master.scale(record.job, rescales.parse_requirements(await _body(request)))
-            except SizeError as error:
-                raise Problem(HTTPStatus.BAD_REQUEST, str(error)) from error
-            except ClusterError as error:
-                raise Problem(HTTPStatus.CONFLICT, str(error)) from error
-        return json_response(rescales.requirements(record))
-
-    async def rescale_config(self, request: Request) -> Response:
-        """GET /v1/jobs/:jobid/rescales/config."""
-        self._record(request)
-        return json_response(rescales.config(self._master.options.job_master))
-
-    async def rescale_history(self, request: Request) -> Response:
-        """GET /v1/jobs/:jobid/rescales/history."""
-        return json_response(rescales.history(self._master.events.of_job(self._record(request).job)))
-
-    async def explain(self, request: Request) -> Response:
-        """GET /v1/jobs/:jobid/explain: why the job has what it has."""
-        return json_response(views.explanation(self._master.resource_manager, self._record(request)))
-
-    async def log_names(self, request: Request) -> Response:
-        """GET /v1/jobs/:jobid/logs."""
-        record = self._record(request)
-        return json_response({"logs": self._master.logs.names(record.job)})
-
-    async def log(self, request: Request) -> Response:
-        """GET /v1/jobs/:jobid/logs/:name?offset=N&follow=1: the bytes; with ``follow`` until the job has ended."""
-        record = self._record(request)
-        name = request.path_params["name"]
-        logs = self._master.logs
-        path = logs.path(record.job, name)
-        follow = request.query_params.get("follow") in ("1", "true")
-        if path is None or (not path.is_file() and not follow):
-            removed = logs.removed(record.job)
-            raise Problem(
-                HTTPStatus.NOT_FOUND, f"job {record.job} has no log {name!r}" + (f": {removed}" if removed else "")
-            )
-        offset = _integer(request, "offset", 0)
-
-        async def pieces() -> AsyncIterator[bytes]:
-            position = offset
-            while True:
-                over = record.released or (record.state.is_final and not follow)
-                data, position = await asyncio.to_thread(logs.read, record.job, name, position)
-                while data:
-                    yield data
-                    data, position = await asyncio.to_thread(logs.read, record.job, name, position)
-                if over or not follow:
-                    return
-                await asyncio.sleep(0.2)
-
-        return StreamingResponse(pieces(), media_type="text/plain; charset=utf-8")
-
-    async def taskmanagers(self, _: Request) -> Response:
-        """GET /v1/taskmanagers."""
-        return json_response(views.taskmanagers(self._master.resource_manager, monotonic()))
-
-    async def block(self, request: Request) -> Response:
-        """PATCH /v1/taskmanagers/:taskmanagerid?blocked=true|false: whether it may get new slots."""
-        word = request.query_params.get("blocked", "")
-        if word not in ("true", "false"):
-            raise Problem(HTTPStatus.BAD_REQUEST, "say blocked=true or blocked=false")
-        try:
-            await self._master.block(WorkerId(request.path_params["worker"]), word == "true")
-        except ClusterError as error:
-            raise Problem(HTTPStatus.NOT_FOUND, str(error)) from error
-        return json_response({"id": request.path_params["worker"], "blocked": word == "true"})
-
-    async def resources(self, _: Request) -> Response:
-        """GET /v1/resources."""
-        return json_response(views.resources(self._master.resource_manager))
+def build_app(master: MasterPort) -> Starlette:
+    """The ASGI application."""
+    spark_ui = SparkUi(master)
+    app = Starlette(
+        routes=[
+            *rest_routes(master, table(master, spark_ui)),
+            WebSocketRoute(STREAM, WorkerStream(master).serve),
+        ],
+        exception_handlers={HTTPException: _not_routed},
+    )
+    app.router.redirect_slashes = False
+    app.state.close = spark_ui.close
+    return app
 
 
-async def _body(request: Request) -> bytes:
-    body = bytearray()
-    async for piece in request.stream():
-        body += piece
-        if len(body) > _MAX_BODY_BYTES:
-            raise Problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"over {_MAX_BODY_BYTES} bytes")
-    return bytes(body)
+def rest_routes(master: MasterPort, calls: Sequence[Call]) -> list[BaseRoute]:
+    """A route a path, with all of its methods."""
+    by_path: dict[str, dict[str, Call]] = {}
+    for call in calls:
+        methods = by_path.setdefault(call.path, {})
+        assert call.method not in methods, f"{call.method} {call.path} is there twice"
+        methods[call.method] = call
+        if call.method == "GET":
+            methods["HEAD"] = call
+    # Fixed words go before parameters: /v1/jobs/overview is no job's id.
+    ordered = sorted(by_path, key=lambda path: ("{" in path, -path.count("/"), ":path}" in path))
+    return [_Everything(path, _endpoint(master, by_path[path])) for path in ordered]
 
 
-def _integer(request: Request, name: str, default: int) -> int:
-    text = request.query_params.get(name)
-    if text is None:
-        return default
-    if not (text.isascii() and text.isdecimal()):
-        raise Problem(HTTPStatus.BAD_REQUEST, f"{name} must be a whole number, not {text!r}")
-    return int(text)
+class _Everything(Route):
+    """A path for whatever method: the endpoint itself says which there are, for all of them at once."""
+
+    def __init__(self, path: str, endpoint: Endpoint) -> None:
+        super().__init__(path, endpoint, include_in_schema=False)
+        self.methods = None
+
+
+def _endpoint(master: MasterPort, methods: dict[str, Call]) -> Endpoint:
+    async def answer(request: Request) -> Response:
+        call = methods.get(request.method)
+        if call is None:
+            allowed = ", ".join(methods)
+            return Problem(
+                HTTPStatus.METHOD_NOT_ALLOWED,
+                f"{request.url.path[:200]} knows {allowed}, not {request.method[:20]}",
+                {"Allow": allowed},
+            ).response()
+        return await _answer(master, call, request)
+
+    return answer
+
+
+async def _answer(master: MasterPort, call: Call, request: Request) -> Response:
+    ask, detail = Ask(request, ANONYMOUS), ""
+    try:
+        # An open call needs no token, and a wrong one does it no harm.
+        if not call.is_open:
+            ask.principal = master.auth.identify(request)
+            master.auth.authorize(ask.principal, call.access, request, changes=call.changes)
+        ask.values = call.read_parameters(request)
+        ask.body = await call.read_body(request)
+        response = _response(await call.handle(ask), call)
+    except Problem as problem:
+        detail = problem.detail
+        response = problem.response()
+    except Exception as error:
+        log.exception("a call failed", call=f"{call.method} {call.template}")
+        detail = repr(error)
+        response = Problem(HTTPStatus.INTERNAL_SERVER_ERROR, "a bug of the master; its log has more").response()
+    if call.changes or response.status_code in _REFUSALS:
+        _audit(master, call, ask, response.status_code, detail)
+    if request.method == "HEAD" and isinstance(response, StreamingResponse):
+        response = await _without_body(response)
+    response.headers.setdefault("X-Content-Type-Options", "nosniff")
+    response.headers.setdefault("Cache-Control", "no-store")
+    return response
+
+
+def _response(value: Any, call: Call) -> Response:
+    if isinstance(value, Response):
+        return value
+    return Response(msgspec.json.encode(value), call.status.value, media_type=call.media)
+
+
+def _audit(master: MasterPort, call: Call, ask: Ask, status: int, detail: str) -> None:
+    principal, client = ask.principal, ask.request.client
+    master.audit.add(
+        who=principal.name,
+        role=principal.role,
+        via="session" if principal.session is not None else "token",
+        peer=client.host if client is not None else "unknown",
+        call=f"{call.method} {call.template}",
+        path=ask.request.url.path,
+        status=status,
+        detail=detail,
+    )
+
+
+async def _without_body(response: StreamingResponse) -> Response:
+    """What HEAD gets: the headers alone, and nothing is begun that would go on for ever."""
+    close = getattr(response.body_iterator, "aclose", None)
+    if close is not None:
+        await close()
+    bare = Response(status_code=response.status_code)
+    bare.raw_headers = response.raw_headers
+    return bare
+
+
+async def _not_routed(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    if error.status_code == HTTPStatus.NOT_FOUND:
+        detail = f"there is nothing at {request.url.path[:200]}; GET /v1/docs lists the calls"
+        return Problem(HTTPStatus.NOT_FOUND, detail).response()
+    return Problem(HTTPStatus(error.status_code), error.detail).response()

@@ -5,11 +5,11 @@ is a region; an application is one vertex: what Spark runs in it is not known be
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Sequence
 
-from slotwise.dispatcher.http.rescales import VERTEX
+import msgspec
+
+from slotwise.dispatcher.http.job_shapes import APPLICATION, Plan, PlanInfo, PlanNode, TaskCounts, Vertex
 from slotwise.dispatcher.machine import JobRecord
 from slotwise.runtime.events import Happened
 
@@ -17,58 +17,49 @@ _STARTED = "RUNNING"
 _ENDED = ("FINISHED", "CANCELED", "FAILED")
 
 
-def vertices(events: Iterable[Happened]) -> list[dict[str, Any]]:
-    """Each region of a pipeline: its state, its parallelism, when it ran, how often it was tried, and why it failed.
-    Times are Unix milliseconds, −1 where there is none.
-    """
-    found: dict[str, dict[str, Any]] = {}
+def vertices(events: Sequence[Happened]) -> list[Vertex]:
+    """Each region of a pipeline: its state, its parallelism, when it ran, how often it was tried, and why it failed."""
+    found: dict[str, Vertex] = {}
     for event in events:
         if event.name == "job-graph":
-            nodes = json.loads(str(event.fields["plan"]))["nodes"]
-            found = {node["id"]: found.get(node["id"]) or _vertex(node) for node in nodes}
+            graph = _graph(event)
+            found = {
+                node.id: found.get(node.id) or Vertex(id=node.id, name=node.description, parallelism=node.parallelism)
+                for node in graph.nodes
+            }
         elif event.name == "region" and event.fields["region"] in found:
             vertex = found[str(event.fields["region"])]
-            state = str(event.fields["state"])
-            vertex["status"] = state
-            vertex["parallelism"] = event.fields["parallelism"] or vertex["parallelism"]
-            vertex["attempt"] = event.fields["attempt"]
-            vertex["reason"] = event.fields.get("reason", "")
-            if state == _STARTED:
-                vertex["start-time"], vertex["end-time"], vertex["duration"] = _millis(event), -1, -1
-            elif state in _ENDED and vertex["start-time"] >= 0:
-                vertex["end-time"] = _millis(event)
-                vertex["duration"] = vertex["end-time"] - vertex["start-time"]
+            vertex.status = str(event.fields["state"])
+            vertex.parallelism = int(event.fields["parallelism"] or vertex.parallelism)
+            vertex.attempt = int(event.fields["attempt"] or 0)
+            vertex.reason = str(event.fields.get("reason", ""))
+            if vertex.status == _STARTED:
+                vertex.start_time, vertex.end_time, vertex.duration = _millis(event), -1, -1
+            elif vertex.status in _ENDED and vertex.start_time >= 0:
+                vertex.end_time = _millis(event)
+                vertex.duration = vertex.end_time - vertex.start_time
+    for vertex in found.values():
+        vertex.tasks = TaskCounts(**{"total": vertex.parallelism, vertex.status.lower(): vertex.parallelism})
     return list(found.values())
 
 
-def plan(record: JobRecord, events: Iterable[Happened]) -> dict[str, Any]:
+def plan(record: JobRecord, events: Sequence[Happened]) -> PlanInfo:
     """GET /v1/jobs/:jobid/plan. A pipeline's is empty until its definitions are read."""
-    kept = list(events)
-    graph: dict[str, Any] = {"jid": record.job, "name": record.spec.name, "type": "BATCH", "nodes": []}
+    graph = Plan(record.job, record.spec.name)
     if record.spec.pipeline is None:
-        graph["nodes"] = [{"id": VERTEX, "parallelism": record.spec.initial_executors, "inputs": []}]
-        return {"plan": graph}
-    for event in kept:
+        graph.nodes = [PlanNode(APPLICATION, record.spec.initial_executors, description=record.spec.program)]
+        return PlanInfo(graph)
+    for event in events:
         if event.name == "job-graph":
-            graph = json.loads(str(event.fields["plan"]))
-    parallelism = {vertex["id"]: vertex["parallelism"] for vertex in vertices(kept)}
-    for node in graph["nodes"]:
-        node["parallelism"] = parallelism[node["id"]]
-    return {"plan": graph}
+            graph = _graph(event)
+    parallelism = {vertex.id: vertex.parallelism for vertex in vertices(events)}
+    for node in graph.nodes:
+        node.parallelism = parallelism[node.id]
+    return PlanInfo(graph)
 
 
-def _vertex(node: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "id": node["id"],
-        "name": node["description"],
-        "parallelism": node["parallelism"],
-        "status": "CREATED",
-        "start-time": -1,
-        "end-time": -1,
-        "duration": -1,
-        "attempt": 0,
-        "reason": "",
-    }
+def _graph(event: Happened) -> Plan:
+    return msgspec.json.decode(str(event.fields["plan"]), type=Plan)
 
 
 def _millis(event: Happened) -> int:

@@ -34,7 +34,8 @@ class Problem(Exception):
     def response(self) -> Response:
         """The answer."""
         body = ProblemDetails(title=self.status.phrase, status=self.status.value, detail=self.detail)
-        return Response(msgspec.json.encode(body), self.status.value, self.headers, PROBLEM_JSON)
+        headers = {"X-Content-Type-Options": "nosniff", **(self.headers or {})}
+        return Response(msgspec.json.encode(body), self.status.value, headers, PROBLEM_JSON)
 
 
 def bad_request(detail: str) -> Problem:

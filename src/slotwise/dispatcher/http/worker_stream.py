@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hmac
+from collections.abc import Mapping
 from typing import Protocol
 
 import structlog
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from slotwise import __version__
+from slotwise.dispatcher.audit import AuditLog
+from slotwise.dispatcher.http.auth import ANONYMOUS, Access, Authenticator
+from slotwise.dispatcher.http.problems import Problem
 from slotwise.jobmaster.config import JobMasterConfig
 from slotwise.model.errors import ProtocolError
 from slotwise.model.ids import WorkerId
@@ -44,7 +47,7 @@ _REASON_BYTES = 123
 
 class _Options(Protocol):
     @property
-    def token(self) -> str: ...
+    def settings(self) -> Mapping[str, str]: ...
 
     @property
     def job_master(self) -> JobMasterConfig: ...
@@ -55,10 +58,12 @@ class StreamPort(Protocol):
 
     logs: LogStore
     worker_log_store: WorkerLogStore
+    auth: Authenticator
+    audit: AuditLog
 
     @property
     def options(self) -> _Options:
-        """Has the token, and the settings of JobMasters."""
+        """Has the cluster's configuration as text, and the settings of JobMasters."""
         ...
 
     def post(self, envelope: Envelope) -> None:
@@ -70,12 +75,6 @@ class StreamPort(Protocol):
         ...
 
 
-def allowed(header: str | None, token: str) -> bool:
-    """Whether an Authorization header has the cluster's token."""
-    given = (header or "").removeprefix("Bearer ")
-    return hmac.compare_digest(given.encode(), token.encode())
-
-
 class WorkerStream:
     """See the module's head."""
 
@@ -85,11 +84,40 @@ class WorkerStream:
     async def serve(self, socket: WebSocket) -> None:
         """One worker's connection, from its hello to its end."""
         peer = f"{socket.client.host}:{socket.client.port}" if socket.client is not None else "unknown"
-        if not allowed(socket.headers.get("authorization"), self._master.options.token):
-            log.warning("a worker without the cluster's token was refused", peer=peer)
+        principal = ANONYMOUS
+        try:
+            principal = self._master.auth.identify(socket)
+            self._master.auth.authorize(principal, Access.JOIN, socket, changes=False)
+        except Problem as problem:
+            log.warning("a worker without a join token was refused", peer=peer)
+            self._master.audit.add(
+                who=principal.name,
+                role=principal.role,
+                via="token",
+                peer=socket.client.host if socket.client is not None else "unknown",
+                call=f"WEBSOCKET {socket.url.path}",
+                path=socket.url.path,
+                status=problem.status,
+                detail=problem.detail,
+            )
             await socket.close(_POLICY_VIOLATION)
             return
         await socket.accept()
+        revoked = self._master.auth.end_of(principal)
+        serving = asyncio.ensure_future(self._serve(socket, peer))
+        try:
+            await asyncio.wait([serving, revoked], return_when=asyncio.FIRST_COMPLETED)
+            if not serving.done():
+                log.warning("closing a worker's stream: its join token was revoked", peer=peer, token=principal.name)
+                with contextlib.suppress(RuntimeError):
+                    await socket.close(_POLICY_VIOLATION, "the join token was revoked")
+        finally:
+            revoked.cancel()
+            serving.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await serving
+
+    async def _serve(self, socket: WebSocket, peer: str) -> None:
         worker: WorkerId | None = None
         try:
             worker = await self._greet(socket)
