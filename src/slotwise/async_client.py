@@ -11,6 +11,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from http import HTTPStatus
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -32,6 +33,7 @@ from slotwise.connection import (
     jobs_call,
     log_call,
     may_have_broken_off,
+    one_of,
     problem_of,
     scale_call,
     submit_call,
@@ -202,6 +204,33 @@ class AsyncClient:
     async def logs(self, job: str) -> list[str]:
         """The names of a job's logs."""
         return list((await self.call("GET", job_path(job, "logs")))["logs"])
+
+    async def find_job(self, given: str) -> str:
+        """See :meth:`slotwise.Client.find_job`."""
+        try:
+            return str((await self.call("GET", job_path(given)))["jid"])
+        except ClusterError as error:
+            if error.status != HTTPStatus.NOT_FOUND:
+                raise
+        names = {job["jid"]: job["name"] for job in (await self.call("GET", "/v1/jobs/overview"))["jobs"]}
+        return one_of("job", given, names)
+
+    async def find_worker(self, given: str) -> str:
+        """See :meth:`slotwise.Client.find_worker`."""
+        workers = (await self.call("GET", "/v1/taskmanagers"))["taskmanagers"]
+        return one_of("worker", given, {worker["id"]: worker["host"] for worker in workers})
+
+    async def archive(self, job: str) -> AsyncIterator[bytes]:
+        """See :meth:`slotwise.Client.archive`."""
+        try:
+            async with self._http.stream("GET", job_path(job, "logs.zip"), timeout=None) as answer:
+                if answer.is_error:
+                    await answer.aread()
+                    raise ClusterError(problem_of(answer), answer.status_code)
+                async for data in answer.aiter_raw():
+                    yield data
+        except httpx.HTTPError as error:
+            raise ClusterError(f"the master at {self.url} went away: {error}") from error
 
     async def log(self, job: str, name: str, *, follow: bool = False, offset: int = 0) -> AsyncIterator[bytes]:
         """See :meth:`slotwise.Client.log`."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from http import HTTPStatus
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -34,6 +35,7 @@ from slotwise.connection import (
     jobs_call,
     log_call,
     may_have_broken_off,
+    one_of,
     problem_of,
     read_token,
     scale_call,
@@ -121,6 +123,25 @@ class Client:
                     raise
                 time.sleep(RETRY_S)
         raise AssertionError("unreachable")
+
+    def find_job(self, given: str) -> str:
+        """The id of the job that ``given`` is, or is the beginning of (with or without `job-`). Raises
+        :class:`ClusterError` when there is none, or more than one.
+        """
+        try:
+            return str(self.call("GET", job_path(given))["jid"])
+        except ClusterError as error:
+            if error.status != HTTPStatus.NOT_FOUND:
+                raise
+        names = {job["jid"]: job["name"] for job in self.call("GET", "/v1/jobs/overview")["jobs"]}
+        return one_of("job", given, names)
+
+    def find_worker(self, given: str) -> str:
+        """The id of the registered worker that ``given`` is, or is the beginning of (with or without `worker-`). Raises
+        :class:`ClusterError` when there is none, or more than one.
+        """
+        workers = self.call("GET", "/v1/taskmanagers")["taskmanagers"]
+        return one_of("worker", given, {worker["id"]: worker["host"] for worker in workers})
 
     def jobs(
         self,
@@ -238,6 +259,17 @@ class Client:
         wish = log_call(job, name, follow=follow, offset=offset)
         try:
             with self._http.stream(wish.method, wish.path, params=wish.params, timeout=None) as answer:
+                if answer.is_error:
+                    answer.read()
+                    raise ClusterError(problem_of(answer))
+                yield from answer.iter_raw()
+        except httpx.HTTPError as error:
+            raise ClusterError(f"the master at {self.url} went away: {error}") from error
+
+    def archive(self, job: str) -> Iterator[bytes]:
+        """All logs of a job, as the bytes of a zip."""
+        try:
+            with self._http.stream("GET", job_path(job, "logs.zip"), timeout=None) as answer:
                 if answer.is_error:
                     answer.read()
                     raise ClusterError(problem_of(answer))

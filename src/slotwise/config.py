@@ -24,6 +24,8 @@ from slotwise.model.resources import ResourceProfile, parse_bytes, parse_cpu
 from slotwise.model.restart import RestartKind, RestartStrategy, check_strategy
 from slotwise.resourcemanager.machine import ResourceManagerConfig
 from slotwise.resourcemanager.sizing import Sizing, WorkerShape, check_stability
+from slotwise.runtime.cut_log import LEAST_LIMIT_BYTES
+from slotwise.runtime.logs import LogLimits
 
 ENV_PREFIX = "SLOTWISE_CONF_"
 _DURATION = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(ms|s|min|h|d)?\s*$")
@@ -107,6 +109,26 @@ def _parse_multiplier(text: str, what: str) -> float:
         raise ConfigError(f"{what}: {text!r} is not a number") from None
 
 
+def _parse_log_bytes(text: str, what: str) -> int:
+    size = parse_bytes(text, what)
+    if size < LEAST_LIMIT_BYTES:
+        raise ConfigError(f"{what}: {text} is less than {LEAST_LIMIT_BYTES} bytes, which keeps nothing worth reading")
+    return size
+
+
+def _one_of(*words: str) -> Callable[[str, str], str]:
+    def parse(text: str, what: str) -> str:
+        if text not in words:
+            raise ConfigError(f"{what}: {text!r} is none of {', '.join(words)}")
+        return text
+
+    return parse
+
+
+_parse_level = _one_of("debug", "info", "warning", "error")
+_parse_format = _one_of("text", "json")
+
+
 # Beyond a job's silence time-outs a worker takes so long, at most, to end a driver: it looks every few seconds, keeps
 # the slots for a new leader for 10 s, and gives processes 15 s to end in order. The worker may be killed and come
 # back just before its keepers end the driver; then the time-outs begin anew.
@@ -148,6 +170,26 @@ _ALL = (
     Option("slotmanager.min-total-resource.memory", "", parse_bytes, "Likewise for memory."),
     Option("slotmanager.number-of-slots.min", "", _N, "Likewise, as a number of default slots; the larger limit wins."),
     Option("slotmanager.redundant-taskmanager-num", "0", _N, "So many workers' worth of default slots is kept free."),
+    Option(
+        "job.logs.max-file-size",
+        "64m",
+        _parse_log_bytes,
+        "Each log of a job keeps its beginning and its end within this; what was cut out between is said in it.",
+    ),
+    Option(
+        "job.logs.max-size",
+        "512m",
+        _parse_log_bytes,
+        "Likewise for all logs of a job together: the largest ones are cut.",
+    ),
+    Option(
+        "job.logs.retention.max-jobs", "1000", _N, "Of so many ended jobs, the ones that ended last, logs are kept."
+    ),
+    Option("job.logs.retention.max-age", "30 d", _D, "For so long after their job's end logs are kept; -1: for ever."),
+    Option(
+        "log.level", "info", _parse_level, "What masters and workers log of themselves: debug, info, warning, error."
+    ),
+    Option("log.format", "text", _parse_format, "text: key=value. json: a JSON object a line."),
     Option("slot.idle.timeout", "50 s", _D, "How long a job keeps a slot that it does not need."),
     Option("taskmanager.slot.timeout", "10 s", _D, "How long a slot waits for its job to accept it."),
     Option("taskmanager.registration.timeout", "5 min", _D, "A worker that no master accepts for so long ends itself."),
@@ -424,6 +466,15 @@ class Configuration:
         except SizeError as error:
             raise ConfigError(f"restart-strategy: {error}") from error
         return strategy
+
+    def job_logs(self) -> LogLimits:
+        """How much of jobs' output is kept."""
+        return LogLimits(
+            file_bytes=self.get("job.logs.max-file-size"),
+            job_bytes=self.get("job.logs.max-size"),
+            ended_jobs=self.get("job.logs.retention.max-jobs"),
+            ended_s=self.get("job.logs.retention.max-age"),
+        )
 
     def job_master(self) -> JobMasterConfig:
         """The JobMasters' part."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 import ssl
@@ -118,7 +119,7 @@ class Connection:
     def decoded(self, answer: httpx.Response) -> Any:
         """The JSON of an answer. Raises :class:`ClusterError` with the master's words when it says no."""
         if answer.is_error:
-            raise ClusterError(problem_of(answer))
+            raise ClusterError(problem_of(answer), answer.status_code)
         try:
             return answer.json()
         except ValueError as error:
@@ -131,6 +132,9 @@ def problem_of(answer: httpx.Response) -> str:
         return str(answer.json()["detail"])
     except (ValueError, KeyError, TypeError):
         return f"the master answered {answer.status_code} {answer.reason_phrase}"
+
+
+_MOST_NAMED = 5
 
 
 def may_have_broken_off(error: ClusterError) -> bool:
@@ -220,3 +224,19 @@ class ServerSentEvents:
     def broke_off(self) -> None:
         """Half a message is none."""
         self._data = []
+
+
+def one_of(kind: str, given: str, known: dict[str, str]) -> str:
+    """The one of ``known`` (ids, with what people call them) that ``given`` means."""
+    if given in known:
+        return given
+    found = [id_ for id_ in known if given and id_.startswith((given, f"{kind}-{given}"))]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        some = ", ".join(found[:_MOST_NAMED]) + (" …" if len(found) > _MOST_NAMED else "")
+        raise ClusterError(f"{len(found)} {kind}s begin with {given!r}: {some}; give more of the id")
+    named = [id_ for id_, name in known.items() if name == given]
+    near = named[-1:] or difflib.get_close_matches(given, known, n=1)
+    hint = f"; did you mean {near[0]} ({known[near[0]]})?" if near else f"; `slotwise {kind}s` lists them"
+    raise ClusterError(f"there is no {kind} {given}{hint}")

@@ -68,6 +68,7 @@ class EmbeddedCluster:
             token=secrets.token_hex(32),
             resource_manager=configuration.resource_manager(self.shape, max_workers),
             job_master=configuration.job_master(),
+            log_limits=configuration.job_logs(),
             settings=configuration.effective(),
             worker_logs=self._scratch / "workers",
         )

@@ -13,6 +13,7 @@ import socket
 import ssl
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -32,6 +33,9 @@ from slotwise.ha.base import Grant, LeaderElection
 from slotwise.ha.embedded import EmbeddedLeaderElection
 from slotwise.jobmaster.config import JobMasterConfig
 from slotwise.jobmaster.machine import JobMaster
+from slotwise.metrics.http import TimedApp
+from slotwise.metrics.master import MasterMetrics
+from slotwise.metrics.surroundings import MasterGauges, timed_checks
 from slotwise.model.errors import ClusterError, EnvironmentProblem
 from slotwise.model.ids import (
     DISPATCHER,
@@ -76,8 +80,9 @@ from slotwise.resourcemanager.machine import ResourceManager, ResourceManagerCon
 from slotwise.runtime.actor import Actor
 from slotwise.runtime.changes import JOBS, RESOURCES, WORKERS, Changes, job_topic
 from slotwise.runtime.clock import RandomIds, monotonic
-from slotwise.runtime.events import EventLog
-from slotwise.runtime.logs import SAFE_NAME, LogStore
+from slotwise.runtime.events import EventLog, tell
+from slotwise.runtime.log_retention import remove_outlived
+from slotwise.runtime.logs import SAFE_NAME, LogLimits, LogStore, WorkerLogStore
 from slotwise.tls import ServerTls
 
 log = structlog.get_logger(__name__)
@@ -91,10 +96,12 @@ _TELL_ENDED_AFTER_S = (1.0, 5.0, 15.0)
 
 class MasterOptions(msgspec.Struct, frozen=True):
     """How a master is started. ``port`` 0 takes that of the master before in ``directory``, else a free one.
-    ``directory`` keeps the leadership, the jobs' records, logs and events, the tokens and the audit log. ``token``: the
-    cluster's own, for whoever may do everything and for its workers. ``settings``: the configuration as text, to be
-    shown. ``log_file``: where this process's log goes, if anywhere; ``worker_logs``: the folder with the logs of the
-    workers that it starts. ``tls``: None for plain HTTP.
+    ``directory`` keeps the leadership, the jobs' records, logs and events, the tokens and the audit log;
+    ``log_limits``: how much of jobs' output. ``token``: the cluster's own, for whoever may do everything and for its
+    workers.
+    ``settings``: the configuration as text, to be shown. ``log_file``: where this process's log goes, if anywhere;
+    ``worker_logs``: the folder with the output of workers that it starts. ``log_events``: whether its log has what
+    happens. ``tls``: None for plain HTTP.
     """
 
     directory: Path
@@ -104,8 +111,10 @@ class MasterOptions(msgspec.Struct, frozen=True):
     resource_manager: ResourceManagerConfig = ResourceManagerConfig()
     job_master: JobMasterConfig = JobMasterConfig()
     settings: dict[str, str] = {}
+    log_limits: LogLimits = LogLimits()
     log_file: Path | None = None
     worker_logs: Path | None = None
+    log_events: bool = False
     tls: ServerTls | None = None
 
 
@@ -115,11 +124,14 @@ class Master:
     def __init__(self, options: MasterOptions, election: LeaderElection | None = None) -> None:
         self.options = options
         self.port = options.port
-        self.logs = LogStore(options.directory / "jobs")
+        self.logs = LogStore(options.directory / "jobs", options.log_limits)
+        self.worker_log_store = WorkerLogStore(options.directory / "worker-logs")
         self.job_masters: dict[JobId, JobMaster] = {}
         self.crashed: asyncio.Future[str] | None = None
         """Why the master must end: a component failed, or it leads no more."""
         self.only_job: JobId | None = None
+        self.metrics = MasterMetrics(self, MasterGauges(self))
+        self._serves = False
         self.on_shut_down: Callable[[], None] | None = None
         """What ends the cluster when a client asks for it."""
         self.audit = AuditLog(options.directory)
@@ -132,7 +144,7 @@ class Master:
         self._next_client = 0
         self._server: uvicorn.Server | None = None
         self._serving: asyncio.Task[None] | None = None
-        self._upkeep: asyncio.Task[None] | None = None
+        self._upkeep: asyncio.Future[Any] | None = None
         self._timers: list[asyncio.TimerHandle] = []
         self._fleet_seen = (0, 0)
         self._app: Starlette | None = None
@@ -201,13 +213,14 @@ class Master:
         for worker in before.ended:
             exited = WorkerExited(worker, "it ended while there was no master", started=True)
             self._timers += [loop.call_later(after, self.worker_exited, exited) for after in _TELL_ENDED_AFTER_S]
-        self._upkeep = loop.create_task(self._retry_records())
+        self._upkeep = asyncio.gather(self._retry_records(), remove_outlived(self.logs, self._with_logs))
+        self._upkeep.add_done_callback(self._on_upkeep_over)
         await self._serve(bound)
 
     async def _serve(self, bound: socket.socket) -> None:
         self._app = build_app(self)
         config = uvicorn.Config(
-            self._app,
+            TimedApp(self._app, self._app.routes, self.metrics.answered),
             log_config=None,
             access_log=False,
             lifespan="off",
@@ -230,6 +243,17 @@ class Master:
                 await self._serving
                 raise EnvironmentProblem("the HTTP server ended while it was starting")
             await asyncio.sleep(0.005)
+        self._serves = True
+
+    def not_ready(self) -> str:
+        """Why this master does not lead and serve now, in words; empty when it does."""
+        if not self._serves:
+            return "the master is starting or stopping"
+        if self._grant.lost.done():
+            return f"this master leads no more: {self._grant.lost.result()}"
+        if self.crashed is not None and self.crashed.done():
+            return f"the master ends: {self.crashed.result()}"
+        return ""
 
     def _has_jobs(self) -> bool:
         jobs = self.options.directory / "jobs"
@@ -239,6 +263,21 @@ class Master:
         while True:
             await asyncio.sleep(_RETRY_RECORDS_S)
             self._records.retry()
+
+    def _with_logs(self) -> Iterator[tuple[JobId, float]]:
+        """The jobs that have ended and whose logs are there, with the time of their end."""
+        for record in list(self.dispatcher.jobs.values()):
+            if record.released and self.logs.has_logs(record.job):
+                times = self.events.times(record.job)
+                yield record.job, times.end_unix_s or times.last_unix_s
+
+    def _on_upkeep_over(self, upkeep: asyncio.Future[Any]) -> None:
+        if not upkeep.cancelled() and (error := upkeep.exception()) is not None:
+            self._end(f"upkeep failed: {error!r}")
+
+    def knows_worker(self, worker: WorkerId) -> bool:
+        """Whether the worker is registered."""
+        return worker in self.resource_manager.slots.workers
 
     def _bind(self, previous_url: str | None) -> socket.socket:
         """The wanted port; without a wish that of the master before, where its workers look for it."""
@@ -274,7 +313,9 @@ class Master:
         machine: Dispatcher | ResourceManager,
         carry_out: Callable[[Effects], None] | None = None,
     ) -> None:
-        actor = self._actors[address] = Actor(address, machine, carry_out or self._carry_out, self._on_crash)
+        on_step = timed_checks(machine, self.metrics) if isinstance(machine, ResourceManager) else None
+        carry_out = carry_out or self._carry_out
+        actor = self._actors[address] = Actor(address, machine, carry_out, self._on_crash, on_step)
         actor.start()
 
     def _on_fleet(self, effects: Effects) -> None:
@@ -298,6 +339,7 @@ class Master:
         """
         if self._upkeep is None:
             return
+        self._serves = False
         for address in [address for address in self._actors if leave or address != RESOURCE_MANAGER]:
             await self._actors[address].stop()
         for timer in self._timers:
@@ -312,6 +354,7 @@ class Master:
         for actor in list(self._actors.values()):
             await actor.stop()
         self._upkeep.cancel()
+        await asyncio.gather(self._upkeep, return_exceptions=True)
         self._records.retry()
         for job in self._records.unwritten:
             log.error("the job's result could not be written and is lost with this process", job=job)
@@ -345,6 +388,10 @@ class Master:
             else:
                 self._stop_job_master(change)
         self.events.add(effects.events)
+        self.metrics.happened(effects.events)
+        if self.options.log_events:
+            for event in effects.events:
+                tell(event)
         self.changes.note(_topics(effects.events))
         if effects.shutdown is not None:
             # Whichever component it is: who knows of a newer leader of it has been told by another master.
@@ -449,6 +496,13 @@ class Master:
 
     async def submit(self, spec: JobSpec, key: str | None = None) -> JobId:
         """Submit a job. Raises :class:`ClusterError` with the reason when it is refused."""
+        try:
+            return await self._submit(spec, key)
+        except ClusterError:
+            self.metrics.refused()
+            raise
+
+    async def _submit(self, spec: JobSpec, key: str | None) -> JobId:
         if self.only_job is not None:
             raise ClusterError(f"this master was started for one job, {self.only_job}; it takes no other")
         answer = await self.ask(SubmitJob(key or self._ids.new_id("key"), spec))
@@ -484,11 +538,12 @@ class Master:
         return [] if file is None else [file, *sorted(file.parent.glob(f"{glob.escape(file.name)}.*"))]
 
     def worker_logs(self, worker: WorkerId) -> list[Path]:
-        """The files of the log of a worker that this master has started."""
+        """What is kept of a worker's own log: what it has sent of it, and its output if it was started here."""
         folder = self.options.worker_logs
-        if folder is None or not SAFE_NAME.match(worker):
+        if not SAFE_NAME.match(worker):
             return []
-        return sorted(folder.glob(f"{glob.escape(worker)}.log*"))
+        output = [] if folder is None else sorted(folder.glob(f"{glob.escape(worker)}.log*"))
+        return [*self.worker_log_store.paths(worker), *output]
 
     async def block(self, worker: WorkerId, blocked: bool) -> None:
         """Block or unblock a worker. Raises :class:`ClusterError` for an unknown one."""

@@ -10,6 +10,7 @@ what cannot be recorded decides what of the rest may be (see :class:`~slotwise.p
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import msgspec
@@ -47,7 +48,7 @@ log = structlog.get_logger(__name__)
 class Records:
     """Writes to ``store`` for the machines of a master. ``progress``: the last recorded one of each unfinished job.
     ``results``: those of jobs whose JobMasters have not been stopped yet. ``unwritten``: results that the store would
-    not take yet.
+    not take yet. ``errors``: how often a record could not be written, by its kind.
     """
 
     def __init__(self, store: JobStore, dispatcher: Dispatcher, recovered: Sequence[RecoveredJob]) -> None:
@@ -61,6 +62,7 @@ class Records:
             job.job: job.bounds for job in recovered if job.bounds is not None and job.result is None
         }
         self.unwritten: dict[JobId, PersistResult] = {}
+        self.errors: Counter[str] = Counter()
 
     def keep(self, effects: Effects) -> None:
         """Write what is to be persisted, and take out of ``effects`` what may not be done without it."""
@@ -89,6 +91,7 @@ class Records:
             try:
                 self._store.persist(record)
             except StoreError as error:
+                self.errors[_kind(record)] += 1
                 log.debug("still cannot write a job's result", job=job, error=str(error))
             else:
                 log.info("the job's result is written now", job=job)
@@ -109,6 +112,7 @@ class Records:
                 pass
 
     def _without(self, record: PersistRecord, error: StoreError, effects: Effects) -> None:
+        self.errors[_kind(record)] += 1
         if record.job not in self.unwritten:
             log.error("cannot write a job's record", job=record.job, record=type(record).__name__, error=str(error))
         reason = f"the master cannot write the job's record: {error}"
@@ -129,6 +133,10 @@ class Records:
             case PersistProgress(job):
                 _do_nothing(effects)
                 effects.events.append(Event("record-failed", job, fields={"reason": reason}))
+
+
+def _kind(record: PersistRecord) -> str:
+    return type(record).__name__.removeprefix("Persist").lower()
 
 
 def _refuse(effects: Effects, accepted: type[Message], reason: str) -> None:

@@ -15,12 +15,14 @@ import structlog
 from slotwise import __version__
 from slotwise.model.ids import WorkerId
 from slotwise.model.resources import ResourceProfile
-from slotwise.protocol.codec import PROTOCOL_VERSION, Frame, Hello, LogPosition, Mail
+from slotwise.protocol.codec import PROTOCOL_VERSION, Frame, Hello, LogData, LogPosition, Mail
 from slotwise.protocol.effects import DriverSaid, Effects, ProcessChanged, StopRequested
 from slotwise.runtime.actor import Actor
 from slotwise.runtime.clock import RandomIds, monotonic
+from slotwise.runtime.events import tell
 from slotwise.runtime.home import settle, sweep_stale
 from slotwise.runtime.kept import KeeperSettings
+from slotwise.runtime.log_context import recent_lines
 from slotwise.runtime.logs import LogShipper
 from slotwise.runtime.slots import SlotRunner
 from slotwise.runtime.stream import MasterStream
@@ -32,6 +34,8 @@ from slotwise.taskexecutor.machine import TaskExecutor, TaskExecutorConfig
 from slotwise.tls import ClientTls
 
 log = structlog.get_logger(__name__)
+
+_OWN_LOG_INTERVAL_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,8 @@ class WorkerProcess:
         self.options = options
         self._done: asyncio.Future[str] | None = None
         self._signals = 0
+        self._log_name = ""
+        self._log_sent = 0
 
     async def run(self) -> int:
         """Serve until the end; returns the exit code."""
@@ -82,6 +88,8 @@ class WorkerProcess:
         )
         sweep_stale(options.base)
         worker = home.record.worker
+        structlog.contextvars.bind_contextvars(worker=worker)
+        self._log_name = f"worker-{home.record.incarnation}.log"
         config = TaskExecutorConfig(
             worker=worker,
             host=options.host,
@@ -140,7 +148,7 @@ class WorkerProcess:
         self._stream.start()
         self._shipper.start()
         assert self._stream.refused is not None
-        memory = loop.create_task(self._watch_memory(machine, launcher))
+        watches = [loop.create_task(self._watch_memory(machine, launcher)), loop.create_task(self._ship_own_log())]
         try:
             await asyncio.wait([self._done, self._stream.refused], return_when=asyncio.FIRST_COMPLETED)
             if self._stream.refused.done():
@@ -149,11 +157,13 @@ class WorkerProcess:
             log.info("worker ends", reason=self._done.result())
             return 1 if self._done.result().startswith("bug:") else 0
         finally:
-            memory.cancel()
+            for watch in watches:
+                watch.cancel()
             self._runner.kill_all()
             await launcher.close()
             await self._runner.settle()
             await self._shipper.stop()
+            self._send_own_log()
             await self._stream.close()
             await self._actor.stop()
             await bridge.close()
@@ -166,6 +176,17 @@ class WorkerProcess:
             if launcher.pool is not None:
                 machine.warm = launcher.pool.report()
             await asyncio.sleep(5)
+
+    async def _ship_own_log(self) -> None:
+        while True:
+            self._send_own_log()
+            await asyncio.sleep(_OWN_LOG_INTERVAL_S)
+
+    def _send_own_log(self) -> None:
+        """What this process has logged since the last time, so that it can be read at the master."""
+        offset, data = recent_lines.since(self._log_sent)
+        if data and self._stream.send(LogData("", self._log_name, offset, data)):
+            self._log_sent = offset + len(data)
 
     def _on_signal(self, number: int) -> None:
         self._signals += 1
@@ -187,6 +208,8 @@ class WorkerProcess:
         machine = self._actor.machine
         assert isinstance(machine, TaskExecutor)
         self._actor.call(machine.connection_opened)
+        # What was on its way may be lost; the master takes no byte twice.
+        self._log_sent = 0
         self._shipper.resync()
 
     def _on_frame(self, frame: Frame) -> None:
@@ -208,6 +231,6 @@ class WorkerProcess:
         for effect in effects.processes:
             self._runner.carry_out(effect)
         for event in effects.events:
-            log.info(event.name, job=event.job, allocation=event.allocation, **event.fields)
+            tell(event)
         if effects.shutdown is not None:
             self._finish(effects.shutdown)

@@ -27,6 +27,9 @@ SUBMITTERS = {"submitter", "admin", "cluster"}
 ADMINS = {"admin", "cluster"}
 EXPECTED = {
     "GET /healthz": ANYBODY,
+    "GET /readyz": ANYBODY,
+    "GET /metrics": READERS,
+    "GET /v1/jobs/{job}/logs.zip": READERS,
     "POST /v1/session": ANYBODY,
     "POST /v1/session-codes": READERS,
     "GET /v1/session": READERS,

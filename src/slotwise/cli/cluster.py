@@ -14,6 +14,7 @@ from typing import Any
 import click
 import psutil
 
+from slotwise.cli.main import no_such_command
 from slotwise.cli.options import config_options, json_option, local_options
 from slotwise.client import Client, default_token_file, read_token, state_directory
 from slotwise.dispatcher.files import open_files
@@ -30,12 +31,30 @@ _STOP_LIMIT_S = 60.0
 _WORKERS_STOP_LIMIT_S = 20.0
 
 
-@click.group()
+class _Group(click.Group):
+    """With the nearest name where there is no such command."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command."""
+        if args and args[0] not in self.commands and not args[0].startswith("-"):
+            raise no_such_command(args[0], self.commands, "slotwise cluster")
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=_Group)
 def cluster() -> None:
     """Start, stop or look at a local cluster in the background.
 
     The master starts workers on this machine when jobs need them and releases them when idle. `submit`, `jobs`
     and the others find it by themselves.
+
+    \b
+    Examples:
+      slotwise cluster start --workers 4 --worker-memory 8g
+      slotwise cluster status
+      slotwise cluster stop
     """
 
 
@@ -97,6 +116,12 @@ def start(**given: Any) -> int:
     """Start a local cluster, unless one is running.
 
     If the last one's master was killed, its workers and jobs are taken over and go on.
+
+    \b
+    Examples:
+      slotwise cluster start
+      slotwise cluster start --workers 4 --worker-cpus 2 --worker-memory 8g
+      slotwise cluster start --port 8090 -D log.format=json
     """
     running = _running()
     if running is not None:
@@ -142,7 +167,12 @@ def start(**given: Any) -> int:
 
 @cluster.command()
 def stop() -> int:
-    """Stop the local cluster: jobs are cancelled, then workers and master end."""
+    """Stop the local cluster: jobs are cancelled, then workers and master end.
+
+    \b
+    Example:
+      slotwise cluster stop
+    """
     running = _running()
     if running is None:
         if not _address_file().exists():
@@ -167,7 +197,13 @@ def stop() -> int:
 @cluster.command()
 @json_option
 def status(as_json: bool) -> int:
-    """Say whether the local cluster runs, and what it has. Exit code 1 when there is none."""
+    """Say whether the local cluster runs, and what it has. Exit code 1 when there is none.
+
+    \b
+    Examples:
+      slotwise cluster status
+      slotwise cluster status --json
+    """
     running = _running()
     if running is None:
         click.echo("null" if as_json else "no cluster is running; start one with: slotwise cluster start")

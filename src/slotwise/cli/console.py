@@ -1,15 +1,11 @@
-"""What commands show: a job's program output passed through, one status line on terminals, plain lines elsewhere,
-tables.
-"""
+"""What commands show: a job's program output passed through, one status line on terminals, plain lines elsewhere."""
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 from slotwise.runtime.events import Happened
@@ -69,25 +65,6 @@ class Screen:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
             self._drawn = False
-
-
-class Tail:
-    """New bytes of a growing file."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._position = 0
-
-    def read(self) -> bytes:
-        """What was added since the last call."""
-        try:
-            with self._path.open("rb") as file:
-                file.seek(self._position)
-                data = file.read()
-        except OSError:
-            return b""
-        self._position += len(data)
-        return data
 
 
 def job_line(details: dict[str, Any]) -> str:
@@ -152,15 +129,3 @@ def _region_line(fields: Mapping[str, Any]) -> str | None:
             return f"{fields['region']} {str(fields['state']).lower()}{reason}"
         case _:
             return None
-
-
-def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A plain table on standard output; bold headers on terminals that show them."""
-    # Names come from others: nothing of them may move the terminal's cursor.
-    text = [["".join(c if c.isprintable() else "?" for c in str(cell)) for cell in row] for row in rows]
-    widths = [max(len(row[i]) for row in [list(headers), *text]) for i in range(len(headers))]
-    bold = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    line = "  ".join(header.ljust(width) for header, width in zip(headers, widths, strict=True)).rstrip()
-    print(f"\x1b[1m{line}\x1b[0m" if bold else line)
-    for row in text:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

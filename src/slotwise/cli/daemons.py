@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from slotwise.cli.logging import configure_logging
+from slotwise.cli.logging import FORMATS, LEVELS, configure_logging, output_file
 from slotwise.cli.options import (
     client_tls,
     config_options,
@@ -31,6 +31,7 @@ from slotwise.cli.options import (
 )
 from slotwise.client import DEFAULT_PORT, default_master_url, default_token_file, read_token, state_directory
 from slotwise.model.errors import SlotwiseError, UsageError
+from slotwise.runtime.log_context import hidden
 from slotwise.tls import ServerTls
 
 if TYPE_CHECKING:
@@ -38,9 +39,13 @@ if TYPE_CHECKING:
 
 _LOG_LEVEL = click.option(
     "--log-level",
-    type=click.Choice(["debug", "info", "warning", "error"]),
-    default=None,
-    help="What to log to standard error [default: info; with --job warning].",
+    type=click.Choice(LEVELS),
+    help="What to log to standard error [default: log.level, which is info; with --job warning].",
+)
+_LOG_FORMAT = click.option(
+    "--log-format",
+    type=click.Choice(FORMATS),
+    help="Lines of key=value, or a JSON object a line [default: log.format, which is text].",
 )
 
 
@@ -76,6 +81,7 @@ _LOG_LEVEL = click.option(
 @tls_options
 @config_options
 @_LOG_LEVEL
+@_LOG_FORMAT
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def master(**given: Any) -> int:
     """Run a master: REST, workers' stream and all JobMasters on one HTTP port.
@@ -110,7 +116,6 @@ def master(**given: Any) -> int:
         raise UsageError(f"{given['args'][0]}: arguments belong to the program of --job")
     elif unused := given_job_options(given):
         raise UsageError(f"{unused} describes a job; it says nothing without --job")
-    configure_logging(given["log_level"] or ("warning" if single else "info"))
     return asyncio.run(_master(given, single))
 
 
@@ -127,6 +132,8 @@ async def _master(given: dict[str, Any], single: SingleJob | None) -> int:
         # Its own workers know it by its certificate.
         dialled = msgspec.structs.replace(dialled, ca_cert=tls.cert)
     configuration = load(given["config_file"], given["settings"])
+    level = given["log_level"] or ("warning" if single else configuration.get("log.level"))
+    configure_logging(level, given["log_format"] or configuration.get("log.format"), component="master")
     shape = shape_from(configuration, given) if given["local_workers"] else None
     directory = (given["directory"] or state_directory() / "master").absolute()
     token_file = (given["token_file"] or default_token_file()).absolute()
@@ -138,10 +145,13 @@ async def _master(given: dict[str, Any], single: SingleJob | None) -> int:
         resource_manager=configuration.resource_manager(shape, given["workers"] if shape else None),
         job_master=configuration.job_master(),
         settings=configuration.effective(),
-        log_file=_standard_error_file(),
+        log_limits=configuration.job_logs(),
+        log_file=output_file(),
         worker_logs=directory / "workers",
+        log_events=True,
         tls=tls,
     )
+    hidden.add(options.token)
     service = Master(options)
 
     def provisioner(started: Master) -> LocalProvisioner:
@@ -338,6 +348,7 @@ def _token(file: Path) -> str:
 @tls_options
 @config_options
 @_LOG_LEVEL
+@_LOG_FORMAT
 def worker(**given: Any) -> int:
     """Run a worker: it registers at the master and makes slots of any size as jobs need them.
 
@@ -356,7 +367,6 @@ def worker(**given: Any) -> int:
     from slotwise.spark.warm_pool import WarmPolicy
     from slotwise.worker import WorkerOptions, WorkerProcess
 
-    configure_logging(given["log_level"] or "info")
     configuration = load(given["config_file"], given["settings"])
     warm_drivers, warm_executors = configuration.warm_units(given["warm"])
     warm = WarmPolicy(
@@ -364,6 +374,11 @@ def worker(**given: Any) -> int:
         warm_executors,
         configuration.get("taskmanager.warm.rounds"),
         configuration.get("taskmanager.warm.quiet-time"),
+    )
+    configure_logging(
+        given["log_level"] or configuration.get("log.level"),
+        given["log_format"] or configuration.get("log.format"),
+        component="worker",
     )
     total = worker_total(
         given["cpus"] or str(os.cpu_count() or 1),
@@ -405,6 +420,7 @@ def worker(**given: Any) -> int:
         warm=warm if warm_drivers + warm_executors else None,
         tls=client_tls(given),
     )
+    hidden.add(options.token)
     try:
         return asyncio.run(WorkerProcess(options).run())
     finally:

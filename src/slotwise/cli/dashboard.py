@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from slotwise.cli.options import json_option, master_options
-from slotwise.cli.remote import connect
+from slotwise.cli.submit import connect
 from slotwise.model.errors import ClusterError
 
 
@@ -22,6 +22,11 @@ def dashboard(open_browser: bool, as_json: bool, **given: Any) -> int:
 
     With --open the browser is given a code that works once and for a minute; the token itself never gets into its
     address bar or history.
+
+    \b
+    Examples:
+      slotwise dashboard
+      slotwise dashboard --open
     """
     with connect(given) as client:
         # Says so when no master answers, or not to this token.

@@ -55,6 +55,11 @@ def demo(
     All 336,776 flights that left New York in 2013, with their weather, planes, airlines and airports, go through a
     plain PySpark program on an embedded cluster. Its workers are sized so that the job does not fit on one of them,
     unless --worker-cpus and --worker-memory say otherwise.
+
+    \b
+    Examples:
+      slotwise demo
+      slotwise demo --executors 4 --executor-memory 2g
     """
     sizes = job_sizes({}, executor_memory=executor_memory, executor_cores=executor_cores, num_executors=executors)
     total = worker_total(sizes, workers, worker_cpus, worker_memory)

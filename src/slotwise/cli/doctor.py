@@ -40,6 +40,11 @@ class Finding:
 def doctor(as_json: bool) -> int:
     """Check this machine: Java, Python, Spark, pipelines, bridge, JVM cache, warm starts, memory, disk, ports. Exit
     code 1 when something is missing.
+
+    \b
+    Examples:
+      slotwise doctor
+      slotwise doctor --json
     """
     findings = [check() for check in CHECKS]
     if as_json:

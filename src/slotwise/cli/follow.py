@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from slotwise.cli.console import Screen, Tail, event_line, job_line
+from slotwise.cli.console import Screen, event_line, job_line
 from slotwise.dispatcher.http.job_views import job_summary
 from slotwise.master import Master
 from slotwise.model.ids import JobId
@@ -39,7 +39,7 @@ class JobFollower:
         self._job = job
         self._screen = screen
         self._reader_gone = False
-        self._tails: dict[str, Tail] = {}
+        self._positions: dict[str, int] = {}
 
     async def until_over(self, hurried: Callable[[], bool] = lambda: False) -> JobResult:
         """Show what happens until the job is over and its slots are back, or until it is over if ``hurried``."""
@@ -62,13 +62,14 @@ class JobFollower:
 
     def pass_output(self) -> None:
         """Pass on what the program has written since the last time."""
-        if not self.logs.is_dir():
-            return
-        for path in sorted(self.logs.glob("driver-*")):
-            if path.suffix in (".out", ".err"):
-                data = self._tails.setdefault(path.name, Tail(path)).read()
-                if data:
-                    self._show(data, error=path.suffix == ".err")
+        store = self._master.logs
+        for name in store.names(self._job):
+            if name.startswith("driver-") and name.endswith((".out", ".err")):
+                while True:
+                    data, self._positions[name] = store.read(self._job, name, self._positions.get(name, 0))
+                    if not data:
+                        break
+                    self._show(data, error=name.endswith(".err"))
 
     def _show(self, data: bytes, *, error: bool) -> None:
         """Pass output through. When nobody reads it any more (as in `| head`), the job is cancelled as by Ctrl-C."""

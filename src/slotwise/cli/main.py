@@ -7,9 +7,11 @@ from __future__ import annotations
 import difflib
 import importlib
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from slotwise.model.errors import SlotwiseError
 
@@ -20,7 +22,7 @@ _COMMANDS: dict[str, tuple[str, str, str]] = {
     "cluster": ("slotwise.cli.cluster", "cluster", "Start, stop or look at a local cluster in the background."),
     "master": ("slotwise.cli.daemons", "master", "Run a master in the foreground."),
     "worker": ("slotwise.cli.daemons", "worker", "Run a worker in the foreground."),
-    "submit": ("slotwise.cli.remote", "submit", "Submit a PySpark program to a running master."),
+    "submit": ("slotwise.cli.submit", "submit", "Submit a PySpark program to a running master."),
     "jobs": ("slotwise.cli.remote", "jobs", "List the jobs."),
     "job": ("slotwise.cli.remote", "job", "Show one job: what it declared, holds, lacks and runs."),
     "explain": ("slotwise.cli.remote", "explain", "Say why a job has what it has, and what would help."),
@@ -30,10 +32,19 @@ _COMMANDS: dict[str, tuple[str, str, str]] = {
     "workers": ("slotwise.cli.remote", "workers", "List the workers with their slots."),
     "resources": ("slotwise.cli.remote", "resources", "Show what the cluster has and what each job requires."),
     "dashboard": ("slotwise.cli.dashboard", "dashboard", "Print where the dashboard is, or open it in a browser."),
+    "top": ("slotwise.cli.top", "top", "Watch the cluster live: resources, workers, jobs and what they lack."),
     "token": ("slotwise.cli.token", "token", "Make, list and revoke tokens of people and workers."),
     "cache": ("slotwise.cli.cache", "cache", "Show, make or remove this machine's cache of loaded classes."),
     "doctor": ("slotwise.cli.doctor", "doctor", "Check this machine: Java, Python, Spark, memory, ports."),
+    "completion": ("slotwise.cli.completion", "completion", "Print a script that makes a shell complete all this."),
 }
+
+
+def no_such_command(name: str, known: Iterable[str], group: str) -> click.UsageError:
+    """The error, with the nearest name."""
+    near = difflib.get_close_matches(name, list(known), n=1)
+    hint = f"Did you mean {near[0]!r}?" if near else f"`{group} --help` lists them."
+    return click.UsageError(f"There is no command {name!r}. {hint}")
 
 
 class LazyGroup(click.Group):
@@ -57,10 +68,14 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """With the nearest name where there is no such command."""
         if args and args[0] not in _COMMANDS and not args[0].startswith("-"):
-            near = difflib.get_close_matches(args[0], _COMMANDS, n=1)
-            hint = f"Did you mean {near[0]!r}?" if near else "`slotwise --help` lists them."
-            raise click.UsageError(f"There is no command {args[0]!r}. {hint}")
+            raise no_such_command(args[0], _COMMANDS, "slotwise")
         return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """The names that begin so, without importing anything, and the group's own options."""
+        named = [(name, text) for name, (_, _, text) in _COMMANDS.items() if name.startswith(incomplete)]
+        items = [CompletionItem(name, help=text) for name, text in named]
+        return items + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list, without importing anything."""

@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import json
 import sys
-import threading
-import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import click
 
-from slotwise.cli.console import Screen, job_line, print_table
-from slotwise.cli.options import client_tls, job_options, job_spec, json_option, master_options
-from slotwise.client import Client, default_master_url, read_token
-from slotwise.model.errors import ClusterError
+from slotwise.cli.console import Screen
+from slotwise.cli.ids import complete_workers, job_argument
+from slotwise.cli.options import json_option, master_options
+from slotwise.cli.submit import EXIT_CODES, Follower, connect
+from slotwise.cli.tables import print_table
 from slotwise.model.resources import format_bytes, format_cpu
-
-_EXIT_CODES = {"FINISHED": 0, "FAILED": 1, "CANCELED": 130}
-
-
-def connect(given: dict[str, Any]) -> Client:
-    """A client for the master that the options name."""
-    url = given["master_url"] or default_master_url()
-    return Client(url, read_token(given["token_file"]), tls=client_tls(given))
 
 
 def _print_json(value: Any) -> None:
@@ -52,114 +44,17 @@ def _seconds(milliseconds: int) -> str:
     return "–" if milliseconds < 0 else f"{milliseconds / 1000:.1f} s"
 
 
-@click.command(context_settings={"allow_interspersed_args": False})
-@job_options
-@master_options
-@click.option(
-    "--wait", is_flag=True, help="Wait for the end, pass the program's output through, exit with its outcome."
-)
-@click.option("--quiet", "-q", is_flag=True, help="Print the job's id alone (with --wait: the program's output alone).")
-@click.argument("program")
-@click.argument("args", nargs=-1, type=click.UNPROCESSED)
-def submit(program: str, args: tuple[str, ...], **given: Any) -> int:
-    """Submit PROGRAM with ARGS, or a pipeline project, to a running master.
-
-    PROGRAM is a .py file, or the directory of a Spark Declarative Pipelines project. It and its files are named by
-    their absolute paths, which the workers must be able to read. Exit code with --wait: 0 finished, 1 failed, 130
-    cancelled. Ctrl-C while waiting cancels the job.
-
-    \b
-    Examples:
-      slotwise submit --wait job.py 2013
-      slotwise submit --executor-cores 2 --executor-memory 4g --num-executors 8 job.py
-      slotwise submit --wait --full-refresh carriers pipelines/flights
-    """
-    spec = job_spec(program, args, given)
-    with connect(given) as client:
-        job = client.submit(spec)
-        if not given["wait"]:
-            click.echo(job if given["quiet"] else f"submitted {job}; follow it with: slotwise logs {job} -f")
-            return 0
-        screen = Screen(given["quiet"])
-        screen.say(f"submitted {job}")
-        try:
-            return _wait(client, job, screen)
-        except KeyboardInterrupt:
-            screen.say(f"cancelling {job} (Ctrl-C again to leave it)")
-            client.call("PATCH", f"/v1/jobs/{job}", params={"mode": "cancel"})
-            for _ in client.watch(job):
-                pass
-            screen.say(f"{job} canceled")
-            return 130
-
-
-def _wait(client: Client, job: str, screen: Screen) -> int:
-    follower = _Follower(client, job, screen)
-    details: dict[str, Any] = {}
-    phase = ""
-    for details in client.watch(job):
-        follower.start_new()
-        if details["phase"] != phase:
-            phase = details["phase"]
-            screen.say(f"{job} is {phase.lower().replace('_', ' ')}")
-        screen.status(job_line(details))
-    follower.finish()
-    screen.end()
-    if details["state"] != "FINISHED":
-        screen.say(f"{job} {details['state'].lower()}: {details['reason']}")
-    return _EXIT_CODES[details["state"]]
-
-
-_FOLLOW_ATTEMPTS = 240
-_FOLLOW_PAUSE_S = 0.5
-
-
-class _Follower:
-    """Passes the driver's output through, one thread a log file."""
-
-    def __init__(self, client: Client, job: str, screen: Screen) -> None:
-        self._client = client
-        self._job = job
-        self._screen = screen
-        self._threads: dict[str, threading.Thread] = {}
-
-    def start_new(self) -> None:
-        """Follow the logs that have appeared. A master that is away is asked again later."""
-        try:
-            names = self._client.call("GET", f"/v1/jobs/{self._job}/logs")["logs"]
-        except ClusterError:
-            return
-        for name in names:
-            if name not in self._threads and name.startswith("driver-") and name.endswith((".out", ".err")):
-                thread = threading.Thread(target=self._follow, args=(name,), daemon=True)
-                self._threads[name] = thread
-                thread.start()
-
-    def _follow(self, name: str) -> None:
-        offset = 0
-        with contextlib.suppress(BrokenPipeError):
-            for _ in range(_FOLLOW_ATTEMPTS):
-                try:
-                    for data in self._client.log(self._job, name, follow=True, offset=offset):
-                        offset += len(data)
-                        self._screen.passthrough(data, error=name.endswith(".err"))
-                    return
-                except ClusterError:
-                    # The master may be on its way back: the output goes on where it broke off.
-                    time.sleep(_FOLLOW_PAUSE_S)
-
-    def finish(self) -> None:
-        """The job is over: what is left of its output."""
-        self.start_new()
-        for thread in self._threads.values():
-            thread.join(timeout=30)
-
-
 @click.command()
 @master_options
 @json_option
 def jobs(as_json: bool, **given: Any) -> int:
-    """List the jobs of a master, newest last."""
+    """List the jobs of a master, newest last.
+
+    \b
+    Examples:
+      slotwise jobs
+      slotwise jobs --json
+    """
     with connect(given) as client:
         found = client.call("GET", "/v1/jobs/overview")["jobs"]
     if as_json:
@@ -182,12 +77,19 @@ def jobs(as_json: bool, **given: Any) -> int:
 
 
 @click.command()
-@click.argument("job_id")
+@job_argument
 @master_options
 @json_option
 def job(job_id: str, as_json: bool, **given: Any) -> int:
-    """Show one job: what it declared, holds, lacks and runs."""
+    """Show one job: what it declared, holds, lacks and runs.
+
+    \b
+    Examples:
+      slotwise job job-1a2b3c4d
+      slotwise job 1a2b              # the beginning of an id is enough, here and everywhere
+    """
     with connect(given) as client:
+        job_id = client.find_job(job_id)
         details = client.job(job_id)
         events = client.call("GET", f"/v1/jobs/{job_id}/events")["events"]
     if as_json:
@@ -224,13 +126,19 @@ def job(job_id: str, as_json: bool, **given: Any) -> int:
 
 
 @click.command()
-@click.argument("job_id")
+@job_argument
 @master_options
 @json_option
 def explain(job_id: str, as_json: bool, **given: Any) -> int:
-    """Say why a job has what it has: required, acquired, missing, the reason, and what would help."""
+    """Say why a job has what it has: required, acquired, missing, the reason, and what would help.
+
+    \b
+    Examples:
+      slotwise explain job-1a2b3c4d
+      slotwise explain 1a2b --json
+    """
     with connect(given) as client:
-        found = client.call("GET", f"/v1/jobs/{job_id}/explain")
+        found = client.call("GET", f"/v1/jobs/{client.find_job(job_id)}/explain")
     if as_json:
         _print_json(found)
         return 0
@@ -249,18 +157,44 @@ def explain(job_id: str, as_json: bool, **given: Any) -> int:
 
 
 @click.command()
-@click.argument("job_id")
+@job_argument
 @click.option("--follow", "-f", is_flag=True, help="Go on until the job is over.")
 @click.option(
     "--file", "name", metavar="NAME", help="One log of the job (default: the program's output, stdout and stderr)."
 )
 @click.option("--list", "list_names", is_flag=True, help="List the logs there are.")
+@click.option(
+    "--download", type=click.Path(dir_okay=False, path_type=Path), help="Write all logs of the job into this zip file."
+)
 @master_options
 @json_option
-def logs(job_id: str, follow: bool, name: str | None, list_names: bool, as_json: bool, **given: Any) -> int:
-    """Print a job's output: the program's own, or any log of its processes."""
+def logs(
+    job_id: str,
+    follow: bool,
+    name: str | None,
+    list_names: bool,
+    download: Path | None,
+    as_json: bool,
+    **given: Any,
+) -> int:
+    """Print a job's output: the program's own, or any log of its processes.
+
+    The master keeps them, also when workers and job are gone: of each log the beginning and the end (see
+    job.logs.max-file-size), of ended jobs for a while (job.logs.retention.*).
+
+    \b
+    Examples:
+      slotwise logs job-1a2b3c4d
+      slotwise logs job-1a2b3c4d --follow
+      slotwise logs job-1a2b3c4d --list
+      slotwise logs job-1a2b3c4d --file executor-1.log
+      slotwise logs job-1a2b3c4d --download logs.zip
+    """
     with connect(given) as client:
-        client.job(job_id)
+        job_id = client.find_job(job_id)
+        if download is not None:
+            _download(client.archive(job_id), download)
+            return 0
         names = client.call("GET", f"/v1/jobs/{job_id}/logs")["logs"]
         if list_names or as_json:
             if as_json:
@@ -274,7 +208,7 @@ def logs(job_id: str, follow: bool, name: str | None, list_names: bool, as_json:
                 sys.stdout.buffer.flush()
             return 0
         screen = Screen(quiet=True)
-        follower = _Follower(client, job_id, screen)
+        follower = Follower(client, job_id, screen)
         if follow:
             for _ in client.watch(job_id):
                 follower.start_new()
@@ -287,8 +221,22 @@ def logs(job_id: str, follow: bool, name: str | None, list_names: bool, as_json:
     return 0
 
 
+def _download(pieces: Iterator[bytes], file: Path) -> None:
+    """Write a file, whole or not at all."""
+    partial = file.with_name(f"{file.name}.partial")
+    try:
+        with partial.open("wb") as target:
+            for data in pieces:
+                target.write(data)
+        size = partial.stat().st_size
+        partial.replace(file)
+    finally:
+        partial.unlink(missing_ok=True)
+    click.echo(f"wrote {file} ({size:,} bytes)", err=True)
+
+
 @click.command()
-@click.argument("job_id")
+@job_argument
 @click.option("--min", "least", type=click.IntRange(min=0), metavar="N", help="Start with no fewer executors.")
 @click.option("--max", "most", type=click.IntRange(min=1), metavar="N", help="Never have more executors than this.")
 @master_options
@@ -305,6 +253,7 @@ def scale(job_id: str, least: int | None, most: int | None, as_json: bool, **giv
       slotwise scale job-1a2b3c4d --min 2 --max 4
     """
     with connect(given) as client:
+        job_id = client.find_job(job_id)
         low, high = client.bounds(job_id)
         if least is not None or most is not None:
             low = low if least is None else least
@@ -336,36 +285,60 @@ def scale(job_id: str, least: int | None, most: int | None, as_json: bool, **giv
 
 
 @click.command()
-@click.argument("job_id")
+@job_argument
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until it has ended.")
 @master_options
-def cancel(job_id: str, wait: bool, **given: Any) -> int:
-    """Cancel a job: its processes are ended and its slots given back."""
+@json_option
+def cancel(job_id: str, wait: bool, as_json: bool, **given: Any) -> int:
+    """Cancel a job: its processes are ended and its slots given back.
+
+    \b
+    Examples:
+      slotwise cancel job-1a2b3c4d
+      slotwise cancel 1a2b --no-wait --json
+    """
     with connect(given) as client:
-        state = client.call("PATCH", f"/v1/jobs/{job_id}", params={"mode": "cancel"})["state"]
-        if state in _EXIT_CODES:
-            click.echo(f"{job_id} had ended before: {state.lower()}")
-            return 0
-        if wait:
+        job_id = client.find_job(job_id)
+        state = client.cancel(job_id)
+        before = state in EXIT_CODES
+        if wait and not before:
             for details in client.watch(job_id):
                 state = details["state"]
-            click.echo(f"{job_id} is {state.lower()}")
+        if as_json:
+            _print_json({"jid": job_id, "state": state})
+        elif before:
+            click.echo(f"{job_id} had ended before: {state.lower()}")
         else:
-            click.echo(f"{job_id} will be cancelled")
+            click.echo(f"{job_id} is {state.lower()}" if wait else f"{job_id} will be cancelled")
     return 0
 
 
 @click.command()
-@click.option("--block", "block", metavar="ID", help="Give this worker no new slots; it keeps those that it has.")
-@click.option("--unblock", "unblock", metavar="ID", help="Let this worker have new slots again.")
+@click.option(
+    "--block",
+    "block",
+    metavar="ID",
+    shell_complete=complete_workers,
+    help="Give this worker no new slots; it keeps those that it has.",
+)
+@click.option(
+    "--unblock", "unblock", metavar="ID", shell_complete=complete_workers, help="Let this worker have new slots again."
+)
 @master_options
 @json_option
 def workers(block: str | None, unblock: str | None, as_json: bool, **given: Any) -> int:
-    """List the workers with their slots: total = free + the sum of the slots, to the byte."""
+    """List the workers with their slots: total = free + the sum of the slots, to the byte.
+
+    \b
+    Examples:
+      slotwise workers
+      slotwise workers --block worker-1a2b3c4d
+      slotwise workers --json
+    """
     with connect(given) as client:
         for worker_id, word in ((block, "true"), (unblock, "false")):
             if worker_id is not None:
-                client.call("PATCH", f"/v1/taskmanagers/{worker_id}", params={"blocked": word})
+                client.call("PATCH", f"/v1/taskmanagers/{client.find_worker(worker_id)}", params={"blocked": word})
         answer = client.call("GET", "/v1/taskmanagers")
     if as_json:
         _print_json(answer)
@@ -405,7 +378,13 @@ def _waiting(warm: dict[str, Any] | None) -> str:
 @master_options
 @json_option
 def resources(as_json: bool, **given: Any) -> int:
-    """Show what the cluster has, and what each job requires, has acquired and lacks."""
+    """Show what the cluster has, and what each job requires, has acquired and lacks.
+
+    \b
+    Examples:
+      slotwise resources
+      slotwise resources --json
+    """
     with connect(given) as client:
         answer = client.call("GET", "/v1/resources")
     if as_json:

@@ -9,9 +9,9 @@ from urllib.parse import quote
 
 import click
 
-from slotwise.cli.console import print_table
 from slotwise.cli.options import json_option, master_options
-from slotwise.cli.remote import connect
+from slotwise.cli.submit import connect
+from slotwise.cli.tables import print_table
 
 
 @click.group()
@@ -19,6 +19,12 @@ def token() -> None:
     """Make, list and revoke tokens: of people (viewer, submitter, admin) and of workers (join).
 
     These calls need an admin's token; that of the master's own token file is one.
+
+    \b
+    Examples:
+      slotwise token create --name ann --role submitter
+      slotwise token list
+      slotwise token revoke ann
     """
 
 
@@ -59,7 +65,13 @@ def create(name: str, role: str, as_json: bool, **given: Any) -> int:
 @master_options
 @json_option
 def list_tokens(as_json: bool, **given: Any) -> int:
-    """List the tokens, without their secrets."""
+    """List the tokens, without their secrets.
+
+    \b
+    Examples:
+      slotwise token list
+      slotwise token list --json
+    """
     with connect(given) as client:
         found = client.call("GET", "/v1/tokens")["tokens"]
     if as_json:
@@ -73,7 +85,12 @@ def list_tokens(as_json: bool, **given: Any) -> int:
 @click.argument("name")
 @master_options
 def revoke(name: str, **given: Any) -> int:
-    """Revoke a token at once: what was opened with it (sessions, event streams, workers' streams) ends."""
+    """Revoke a token at once: what was opened with it (sessions, event streams, workers' streams) ends.
+
+    \b
+    Example:
+      slotwise token revoke ann
+    """
     with connect(given) as client:
         client.call("DELETE", f"/v1/tokens/{quote(name, safe='')}")
     click.echo(f"the token {name!r} is revoked")

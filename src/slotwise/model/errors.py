@@ -41,7 +41,11 @@ class EnvironmentProblem(SlotwiseError):
 
 
 class ClusterError(SlotwiseError):
-    """The cluster refused a call or could not be reached."""
+    """The cluster refused a call or could not be reached. ``status``: the HTTP status of a refusal."""
+
+    def __init__(self, text: str, status: int | None = None) -> None:
+        super().__init__(text)
+        self.status = status
 
 
 class StoreError(SlotwiseError):

@@ -35,7 +35,9 @@ class Mail(msgspec.Struct, frozen=True, tag=True):
 
 
 class LogData(msgspec.Struct, frozen=True, tag=True):
-    """Output of a job's process: ``data`` belongs at byte ``offset`` of the job's log file ``name``."""
+    """Output of a job's process: ``data`` belongs at byte ``offset`` of the job's log file ``name``. Without a ``job``
+    it is of the worker's own log, of which only what is recent is sent, and which is not asked for again.
+    """
 
     job: str
     name: str

@@ -28,6 +28,7 @@ from slotwise.runtime.home import end_remains
 log = structlog.get_logger(__name__)
 
 _STOP_GRACE_S = 20.0
+_KEPT_LOGS = 200
 RECORDS_FILE = "workers.json"
 
 
@@ -197,6 +198,17 @@ class LocalProvisioner:
         shutil.rmtree(self._directory / worker, ignore_errors=True)
         with contextlib.suppress(OSError):
             self._records.remove(worker)
+        self._drop_old_logs()
+
+    def _drop_old_logs(self) -> None:
+        """Of workers that are gone the newest logs are kept, for whoever wants to know why."""
+        with contextlib.suppress(OSError):
+            gone = [path for path in self._directory.glob("*.log") if not self._lives(WorkerId(path.stem))]
+            for path in sorted(gone, key=lambda path: path.stat().st_mtime)[:-_KEPT_LOGS]:
+                path.unlink()
+
+    def _lives(self, worker: WorkerId) -> bool:
+        return worker in self._processes or worker in self._adopted
 
 
 def _cores(cpu_milli: int) -> str:

@@ -102,6 +102,8 @@ class ResourceManager:
         self.config = config
         self.slots = SlotManager(ids, config.sizing, PlacementMode(config.placement))
         self.jobs: dict[JobId, _Job] = {}
+        self.checks = 0
+        """How many checks were made."""
         self._out = Outbox(RESOURCE_MANAGER, token)
         self._timers = Timers()
         self._grace_ends = now + config.start_up_grace_s
@@ -401,6 +403,7 @@ class ResourceManager:
         return SlotAllocation(allocation, job, profile, job_master, self._out.known_token(job_master))
 
     def _check(self, now: float, effects: Effects) -> None:
+        self.checks += 1
         try:
             result = self.slots.check(now)
         except Exception as error:

@@ -15,6 +15,7 @@ import structlog
 
 from slotwise.protocol.effects import Effects
 from slotwise.runtime.clock import monotonic
+from slotwise.runtime.log_context import handling
 
 log = structlog.get_logger(__name__)
 
@@ -36,7 +37,9 @@ class Machine(Protocol):
 
 
 class Actor:
-    """Owns ``machine``. ``carry_out`` gets every Effects it returns; ``on_crash`` is told of an exception."""
+    """Owns ``machine``. ``carry_out`` gets every Effects it returns; ``on_crash`` is told of an exception; ``on_step``
+    of the seconds that each step of the machine has taken, before its effects are carried out.
+    """
 
     def __init__(
         self,
@@ -44,14 +47,21 @@ class Actor:
         machine: Machine,
         carry_out: Callable[[Effects], None],
         on_crash: Callable[[str, BaseException], None],
+        on_step: Callable[[float], None] | None = None,
     ) -> None:
         self.name = name
         self.machine = machine
         self._carry_out = carry_out
         self._on_crash = on_crash
+        self._on_step = on_step
         self._mailbox: deque[object] = deque()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+
+    @property
+    def waiting(self) -> int:
+        """How many stimuli are in the mailbox."""
+        return len(self._mailbox)
 
     def start(self) -> None:
         """Begin to handle what is in the mailbox."""
@@ -79,12 +89,15 @@ class Actor:
                 while self._mailbox:
                     stimulus = self._mailbox.popleft()
                     now = monotonic()
-                    self._carry_out(stimulus(now) if callable(stimulus) else self.machine.handle(stimulus, now))
+                    handling(stimulus)
+                    effects = stimulus(now) if callable(stimulus) else self.machine.handle(stimulus, now)
+                    self._after(effects, now)
                 self._wake.clear()
                 now = monotonic()
                 due = self.machine.next_timer()
+                handling(None)
                 if due is not None and due <= now:
-                    self._carry_out(self.machine.on_timer(now))
+                    self._after(self.machine.on_timer(now), now)
                     await asyncio.sleep(0)
                     continue
                 await self._sleep(None if due is None else due - now)
@@ -92,6 +105,11 @@ class Actor:
             # Told first: logging can fail as well, on a full disk for one.
             self._on_crash(self.name, error)
             log.exception("machine failed", actor=self.name)
+
+    def _after(self, effects: Effects, began: float) -> None:
+        if self._on_step is not None:
+            self._on_step(monotonic() - began)
+        self._carry_out(effects)
 
     async def _sleep(self, limit_s: float | None) -> None:
         """Until somebody posts, for ``limit_s`` at most. Not ``wait_for``: before Python 3.12 it loses a cancellation

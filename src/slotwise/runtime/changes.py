@@ -26,6 +26,8 @@ class Changes:
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
         self.closed = False
+        self.watchers = 0
+        """How many streams read along now."""
         self._number = 0
         self._published = 0
         self._floor = 0

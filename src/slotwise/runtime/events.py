@@ -11,17 +11,22 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
+import structlog
 
 from slotwise.model.ids import AllocationId, JobId, WorkerId
 from slotwise.model.job import JobState
 from slotwise.protocol.effects import Event
 from slotwise.runtime.clock import unix_time
 
+log = structlog.get_logger(__name__)
+
 _KEPT_CLUSTER = 2000
 _KEPT_JOB = 5000
 _KEPT_JOBS = 500
 # Room for more events than one leadership of years has; the numbers stay below 2**53, which JSON readers need.
 _SEQS_AN_EPOCH = 1_000_000_000
+# Those that come once a slot, or hold a whole graph.
+_SMALL = frozenset({"allocated", "acquired", "deployed", "released", "executor-registered", "job-graph"})
 _FINAL = frozenset(state.value for state in JobState if state.is_final)
 
 
@@ -65,6 +70,8 @@ class EventLog:
         self._jobs: OrderedDict[JobId, deque[Happened]] = OrderedDict()
         self._times: dict[JobId, JobTimes] = {}
         self._whole_last_line: set[JobId] = set()
+        self.write_errors = 0
+        """Events that could not be written to their job's file."""
 
     def add(self, events: Iterable[Event]) -> None:
         """Record events that happened now."""
@@ -78,8 +85,10 @@ class EventLog:
                 times = self.times(event.job)
                 self._of(event.job).append(happened)
                 self._times[event.job] = times.with_event(happened)
-                with contextlib.suppress(OSError):
+                try:
                     self._append(event.job, happened)
+                except OSError:
+                    self.write_errors += 1
 
     def _append(self, job: JobId, happened: Happened) -> None:
         path = self._path(job)
@@ -124,6 +133,14 @@ class EventLog:
     def of_cluster(self, after: int = 0) -> list[Happened]:
         """The newest events of this master with a number above ``after``."""
         return [event for event in self._cluster if event.seq > after]
+
+
+def tell(event: Event) -> None:
+    """A line in this process's log; of what comes many times, at the lowest level."""
+    about = {"job": event.job, "worker": event.worker, "allocation": event.allocation}
+    told = {**{name: value for name, value in about.items() if value is not None}, **event.fields}
+    told.pop("plan", None)
+    (log.debug if event.name in _SMALL else log.info)(event.name, **told)
 
 
 def _read(path: Path) -> Iterable[Happened]:

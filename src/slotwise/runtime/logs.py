@@ -8,16 +8,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+import shutil
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import structlog
 
-from slotwise.model.ids import JobId
+from slotwise.model.ids import JobId, WorkerId
 from slotwise.protocol.codec import LogData, LogPosition
 from slotwise.runtime.clock import monotonic
+from slotwise.runtime.cut_log import CutLog
 
 log = structlog.get_logger(__name__)
 
@@ -26,6 +29,10 @@ _POLL_S = 0.1
 _BEYOND = 2**62
 """An offset that no log reaches: the master answers with what it has."""
 _TAIL_LINES = 25
+_REMOVED = "logs-removed"
+_MOST_SHARES = 4096
+_WORKER_LOG_BYTES = 1024 * 1024
+_MOST_WORKERS = 200
 SAFE_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,120}$")
 
 
@@ -130,28 +137,55 @@ def _size(path: Path) -> int:
         return 0
 
 
-class LogStore:
-    """The master's side: ``<directory>/<job>/logs/<name>``."""
+class LogLimits(msgspec.Struct, frozen=True):
+    """How much of jobs' output is kept. ``file_bytes``: of each log; ``job_bytes``: of all logs of a job together.
+    ``ended_jobs``: of so many jobs that have ended, the ones that ended last; ``ended_s``: for so many seconds after
+    their end (−1: for ever).
+    """
 
-    def __init__(self, directory: Path) -> None:
+    file_bytes: int = 64 * 1024 * 1024
+    job_bytes: int = 512 * 1024 * 1024
+    ended_jobs: int = 1000
+    ended_s: float = 30 * 86400.0
+
+
+class LogStore:
+    """The master's side: ``<directory>/<job>/logs/<name>``, each a :class:`~slotwise.runtime.cut_log.CutLog`."""
+
+    def __init__(self, directory: Path, limits: LogLimits | None = None) -> None:
         self._directory = directory
+        self.limits = limits or LogLimits()
         # Now or never: see write(). Where it cannot be made, whoever keeps the jobs' records says so.
         with contextlib.suppress(OSError):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._failed: set[Path] = set()
+        self._stored: dict[str, int] = {}
+        self.write_errors = 0
+        """Pieces of output that could not be kept."""
+        self.cut_bytes = 0
+        """Output that was cut out, because a log or a job was over its limit."""
 
     def path(self, job: JobId, name: str) -> Path | None:
-        """Where a log of a job is, or None for a name that no log can have."""
+        """Where a log of a job begins, or None for a name that no log can have."""
         if not SAFE_NAME.match(name) or not SAFE_NAME.match(job):
             return None
         return self._directory / job / "logs" / name
+
+    def folder(self, job: JobId) -> Path:
+        """What is kept of a job; its logs are below."""
+        return self._directory / job
 
     def names(self, job: JobId) -> list[str]:
         """The logs there are of a job."""
         if not SAFE_NAME.match(job):
             return []
         folder = self._directory / job / "logs"
-        return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+        return sorted(path.name for path in folder.iterdir() if path.is_file()) if folder.is_dir() else []
+
+    def read(self, job: JobId, name: str, position: int, count: int = _CHUNK_BYTES) -> tuple[bytes, int]:
+        """See :meth:`~slotwise.runtime.cut_log.CutLog.read`; nothing for a log that is not there."""
+        path = self.path(job, name)
+        return (b"", position) if path is None else CutLog(path).read(position, count)
 
     def write(self, chunk: LogData) -> LogPosition | None:
         """Take a chunk; the answer is there when the sender must correct its position."""
@@ -159,7 +193,8 @@ class LogStore:
         if path is None:
             return None
         try:
-            size = path.stat().st_size if path.exists() else 0
+            log_file = CutLog(path)
+            size = log_file.size
             if chunk.offset > size:
                 return LogPosition(chunk.job, chunk.name, size)
             fresh = chunk.data[size - chunk.offset :]
@@ -167,14 +202,100 @@ class LogStore:
                 # Never more than these two: where the jobs' directory has gone, nothing must be made in its place.
                 path.parent.parent.mkdir(mode=0o700, exist_ok=True)
                 path.parent.mkdir(exist_ok=True)
-                with path.open("ab") as file:
-                    file.write(fresh)
+                self._append(chunk.job, log_file, fresh)
         except OSError as error:
+            self.write_errors += 1
             # The sender asks again with its next chunk; a worker's stream must not break for it.
             if path not in self._failed:
                 self._failed.add(path)
                 log.error("cannot keep a job's output", job=chunk.job, file=chunk.name, error=str(error))
         return None
+
+    def _append(self, job: str, log_file: CutLog, data: bytes) -> None:
+        if job not in self._stored:
+            self._stored[job] = sum(other.stored for other in self._logs_of(job))
+        self._change(job, log_file, lambda: log_file.append(data, self.limits.file_bytes))
+        while self._stored[job] > self.limits.job_bytes:
+            largest = max(self._logs_of(job), key=lambda other: other.stored)
+            stored = largest.stored
+            # Many small ones: nothing more is kept of the one that has grown.
+            few = self.limits.job_bytes // _MOST_SHARES
+            target, victim = (stored // 2, largest) if stored > few else (0, log_file)
+            self._change(job, victim, lambda victim=victim, target=target: victim.trim(target))  # type: ignore[misc]
+            if victim is log_file and not target:
+                break
+
+    def _change(self, job: str, log_file: CutLog, change: Callable[[], None]) -> None:
+        stored, cut = log_file.stored, log_file.cut
+        try:
+            change()
+        finally:
+            self._stored[job] += log_file.stored - stored
+            self.cut_bytes += log_file.cut - cut
+
+    def _logs_of(self, job: str) -> list[CutLog]:
+        folder = self._directory / job / "logs"
+        return [CutLog(folder / name) for name in self.names(JobId(job))]
+
+    def remove(self, job: JobId, reason: str) -> None:
+        """Remove the logs of a job that has ended, and note why they are not there."""
+        folder = self._directory / job / "logs"
+        if SAFE_NAME.match(job) and folder.is_dir():
+            (folder.parent / _REMOVED).write_text(reason, encoding="utf-8")
+            shutil.rmtree(folder)
+            self._stored.pop(job, None)
+
+    def removed(self, job: JobId) -> str:
+        """Why a job's logs are not there any more; empty where they were not removed."""
+        try:
+            return (self._directory / job / _REMOVED).read_text(encoding="utf-8") if SAFE_NAME.match(job) else ""
+        except OSError:
+            return ""
+
+    def has_logs(self, job: JobId) -> bool:
+        """Whether anything is kept of a job."""
+        return bool(SAFE_NAME.match(job)) and (self._directory / job / "logs").is_dir()
+
+
+class WorkerLogStore:
+    """What workers have said of themselves lately: ``<directory>/<worker>/<name>``, also after they are gone."""
+
+    def __init__(self, directory: Path, file_bytes: int = _WORKER_LOG_BYTES, most_workers: int = _MOST_WORKERS) -> None:
+        self._directory = directory
+        self._file_bytes = file_bytes
+        self._most_workers = most_workers
+
+    def paths(self, worker: WorkerId) -> list[Path]:
+        """The logs of a worker."""
+        folder = self._directory / worker
+        if not SAFE_NAME.match(worker) or not folder.is_dir():
+            return []
+        return sorted(path for path in folder.iterdir() if path.is_file())
+
+    def write(self, worker: WorkerId, chunk: LogData) -> None:
+        """Take a piece of a worker's own log. What is not there any more when the connection is back is cut out."""
+        if not SAFE_NAME.match(worker) or not SAFE_NAME.match(chunk.name):
+            return
+        path = self._directory / worker / chunk.name
+        try:
+            if not path.parent.is_dir():
+                path.parent.mkdir(mode=0o700, parents=True)
+                self._prune()
+            log_file = CutLog(path)
+            size = log_file.size
+            if chunk.offset > size:
+                log_file.skip_to(chunk.offset)
+                path.touch()
+            fresh = chunk.data[max(0, size - chunk.offset) :]
+            log_file.append(fresh, self._file_bytes)
+        except OSError as error:
+            log.warning("cannot keep a worker's log", worker=worker, error=str(error))
+
+    def _prune(self) -> None:
+        folders = [folder for folder in self._directory.iterdir() if folder.is_dir()]
+        newest = sorted(folders, key=lambda folder: folder.stat().st_mtime, reverse=True)
+        for folder in newest[self._most_workers :]:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def tail_lines(paths: Iterable[Path], limit: int = _TAIL_LINES) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ import platform
 import sys
 import time
 from http import HTTPStatus
+from pathlib import Path
 
 from starlette.responses import Response
 
@@ -113,10 +114,15 @@ class Cluster:
         return shapes.Blocked(worker, ask["blocked"])
 
     async def worker_logs(self, ask: Ask) -> shapes.LogFiles:
-        """GET /v1/taskmanagers/:taskmanagerid/logs: of workers that the master has started itself."""
-        return log_files.listing(self._master.worker_logs(self._worker(ask).worker))
+        """GET /v1/taskmanagers/:taskmanagerid/logs: also of one that is gone, as long as its log is kept."""
+        return log_files.listing(self._logs_of(ask))
 
     async def worker_log(self, ask: Ask) -> Response:
         """GET /v1/taskmanagers/:taskmanagerid/logs/:name."""
-        worker = self._worker(ask).worker
-        return log_files.serve(ask, log_files.one_of(self._master.worker_logs(worker), ask["name"], f"worker {worker}"))
+        return log_files.serve(ask, log_files.one_of(self._logs_of(ask), ask["name"], f"worker {ask['worker'][:200]}"))
+
+    def _logs_of(self, ask: Ask) -> list[Path]:
+        found = self._master.worker_logs(WorkerId(ask["worker"]))
+        if not found:
+            self._worker(ask)
+        return found

@@ -40,6 +40,15 @@ class EventStream:
         return StreamingResponse(self._messages(ask, job), headers=_HEADERS, media_type=MEDIA)
 
     async def _messages(self, ask: Ask, job: str | None) -> AsyncIterator[bytes]:
+        changes = self._master.changes
+        changes.watchers += 1
+        try:
+            async for message in self._until_over(ask, job):
+                yield message
+        finally:
+            changes.watchers -= 1
+
+    async def _until_over(self, ask: Ask, job: str | None) -> AsyncIterator[bytes]:
         changes, auth = self._master.changes, self._master.auth
         seen = self._resumed(ask["Last-Event-ID"])
         if seen is None:

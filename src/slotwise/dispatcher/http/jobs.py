@@ -184,7 +184,8 @@ class Jobs:
         path = self._master.logs.path(record.job, name)
         follow = ask["follow"]
         if path is None or (not path.is_file() and not follow):
-            raise not_found(f"job {record.job} has no log {name[:200]!r}")
+            removed = self._master.logs.removed(record.job)
+            raise not_found(f"job {record.job} has no log {name[:200]!r}" + (f": {removed}" if removed else ""))
 
         def go_on() -> bool:
             open_still = self._master.auth.is_valid(ask.principal) and not self._master.changes.closed

@@ -13,6 +13,7 @@ from starlette.responses import StreamingResponse
 from slotwise.dispatcher.http.calls import Ask
 from slotwise.dispatcher.http.problems import not_found
 from slotwise.dispatcher.http.shapes import LogFile, LogFiles
+from slotwise.runtime.cut_log import CutLog
 
 PLAIN = "text/plain; charset=utf-8"
 _PIECE_BYTES = 256 * 1024
@@ -28,7 +29,7 @@ def listing(paths: Iterable[Path]) -> LogFiles:
             status = path.stat()
         except OSError:
             continue
-        found.append(LogFile(path.name, status.st_size, int(status.st_mtime * 1000)))
+        found.append(LogFile(path.name, CutLog(path).stored, int(status.st_mtime * 1000)))
     return LogFiles(found)
 
 
@@ -58,21 +59,13 @@ async def _pieces(path: Path, offset: int, go_on: Callable[[], bool] | None) -> 
     position = offset
     while True:
         more = go_on is not None and go_on()
-        while data := await asyncio.to_thread(_read, path, position):
-            position += len(data)
+        data, position = await asyncio.to_thread(CutLog(path).read, position, _PIECE_BYTES)
+        while data:
             yield data
+            data, position = await asyncio.to_thread(CutLog(path).read, position, _PIECE_BYTES)
         if not more:
             return
         await asyncio.sleep(_POLL_S)
-
-
-def _read(path: Path, position: int) -> bytes:
-    try:
-        with path.open("rb") as file:
-            file.seek(position)
-            return file.read(_PIECE_BYTES)
-    except OSError:
-        return b""
 
 
 def _attachment(name: str) -> str:

@@ -10,6 +10,7 @@ from slotwise.dispatcher.http.auth import Authenticator
 from slotwise.dispatcher.http.worker_stream import StreamPort
 from slotwise.dispatcher.machine import Dispatcher
 from slotwise.jobmaster.machine import JobMaster
+from slotwise.metrics.master import MasterMetrics
 from slotwise.model.ids import JobId, WorkerId
 from slotwise.model.job import ExecutorBounds, JobSpec, JobState
 from slotwise.resourcemanager.machine import ResourceManager
@@ -27,6 +28,11 @@ class MasterPort(StreamPort, Protocol):
     changes: Changes
     auth: Authenticator
     audit: AuditLog
+    metrics: MasterMetrics
+
+    def not_ready(self) -> str:
+        """Why this master does not lead and serve now, in words; empty when it does."""
+        ...
 
     async def submit(self, spec: JobSpec, key: str | None = None) -> JobId:
         """Submit a job."""

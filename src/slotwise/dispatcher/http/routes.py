@@ -17,6 +17,7 @@ from slotwise.dispatcher.http.event_stream import MEDIA, EventStream
 from slotwise.dispatcher.http.job_views import ORDERS, STATES
 from slotwise.dispatcher.http.jobs import Jobs
 from slotwise.dispatcher.http.log_files import PLAIN
+from slotwise.dispatcher.http.operations import METRICS, ZIP, Operations
 from slotwise.dispatcher.http.people import People
 from slotwise.dispatcher.http.ports import MasterPort
 from slotwise.dispatcher.http.proxy import SparkUi
@@ -36,7 +37,12 @@ _DOWNLOAD = flag("download", "Have browsers save it.")
 
 def table(master: MasterPort, spark_ui: SparkUi) -> tuple[Call, ...]:
     """All calls, in the order in which people read them."""
-    calls = (*_jobs(Jobs(master), spark_ui), *_cluster(Cluster(master), EventStream(master)), *_people(master))
+    calls = (
+        *_jobs(Jobs(master), spark_ui),
+        *_operations(Operations(master)),
+        *_cluster(Cluster(master), EventStream(master)),
+        *_people(master),
+    )
     described: list[Call] = []
 
     async def document(_: Ask) -> Response:
@@ -219,7 +225,7 @@ def _cluster(cluster: Cluster, stream: EventStream) -> tuple[Call, ...]:
             problems=_NONE,
         ),
         Call(
-            *("GET", f"{worker}/logs", _VIEWER, "Logs of a worker that this master started.", cluster.worker_logs),
+            *("GET", f"{worker}/logs", _VIEWER, "What is kept of a worker's own log.", cluster.worker_logs),
             answer=shapes.LogFiles,
             parameters=(_WORKER,),
             problems=_NONE,
@@ -244,6 +250,28 @@ def _cluster(cluster: Cluster, stream: EventStream) -> tuple[Call, ...]:
             parameters=(_LOG, _OFFSET, _TAIL, _DOWNLOAD),
             media=PLAIN,
             problems=_NONE,
+        ),
+    )
+
+
+def _operations(operations: Operations) -> tuple[Call, ...]:
+    return (
+        Call(
+            *("GET", "/readyz", _OPEN, "Whether this master leads and serves.", operations.ready),
+            answer=shapes.Ready,
+            problems=_BUSY,
+        ),
+        Call(
+            *("GET", "/metrics", _VIEWER, "Metrics for Prometheus, or as OpenMetrics.", operations.metrics),
+            media=METRICS,
+            any_media=True,
+        ),
+        Call(
+            *("GET", "/v1/jobs/{job}/logs.zip", _VIEWER, "All logs of a job as a zip.", operations.job_archive),
+            parameters=(_JOB,),
+            media=ZIP,
+            problems=_NONE,
+            topic="jobs",
         ),
     )
 

@@ -24,6 +24,12 @@ class Health(msgspec.Struct, frozen=True):
     version: str
 
 
+class Ready(msgspec.Struct, frozen=True):
+    """This master leads and serves."""
+
+    status: str
+
+
 class ResourceInfo(msgspec.Struct, frozen=True):
     """Flink's ResourceProfileInfo; the exact integers stand beside it."""
 

@@ -35,7 +35,7 @@ from slotwise.protocol.codec import (
     encode_split,
 )
 from slotwise.protocol.messages import Envelope
-from slotwise.runtime.logs import LogStore
+from slotwise.runtime.logs import LogStore, WorkerLogStore
 
 log = structlog.get_logger(__name__)
 
@@ -58,6 +58,7 @@ class StreamPort(Protocol):
     """What the stream needs of the master."""
 
     logs: LogStore
+    worker_log_store: WorkerLogStore
     auth: Authenticator
     audit: AuditLog
 
@@ -168,6 +169,9 @@ class WorkerStream:
                         # A worker speaks for itself alone.
                         if envelope.sender == sender and not envelope.to.startswith("te:"):
                             self._master.post(envelope)
+                case LogData(job=""):
+                    # The worker's own log: it speaks for itself alone.
+                    self._master.worker_log_store.write(worker, frame)
                 case LogData():
                     answer = self._master.logs.write(frame)
                     if answer is not None:
