@@ -74,8 +74,17 @@ function about(worker) {
     ["Free", size(worker.freeResource)],
     ["Default slot", size(worker.defaultSlotResource)],
     ["Memory of the worker itself", bytes(worker.rss_bytes || null)],
+    ["Waiting for jobs", waiting(worker.warm)],
     ["New slots", worker.leaving ? "none: it is leaving" : worker.blocked ? "none: it is blocked" : "allowed"],
   ]);
+}
+
+function waiting(warm) {
+  if (!warm) return "nothing, ever";
+  const parts = ["drivers", "executors", "warming"].filter((kind) => warm[kind]).map((kind) => `${warm[kind]} ${kind}`);
+  if (warm.memory_bytes) parts.push(bytes(warm.memory_bytes));
+  const met = warm.hits + warm.misses ? `; ${warm.hits} of ${warm.hits + warm.misses} starts met one` : "";
+  return `${parts.join(", ") || "nothing yet"}${met}`;
 }
 
 function slots(worker, jobOf) {
