@@ -58,6 +58,8 @@ def main() -> None:
 def _measure(directory: Path, program: Path, rounds: int) -> list[Case]:
     env = {
         **os.environ,
+        # What waits would need the room that the load is to fill.
+        "SLOTWISE_CONF_TASKMANAGER_WARM_MODE": "off",
         "SLOTWISE_STATE_DIR": str(directory / "state"),
         # As on any machine that has run a job before; made now, so that nobody makes it while times are taken.
         "SLOTWISE_CONF_TASKMANAGER_JVM_CACHE_DIRECTORY": str(directory / "caches"),

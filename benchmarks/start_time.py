@@ -69,8 +69,9 @@ def measure(directory: Path, program: Path, rounds: int) -> list[Case]:
     env = {
         **os.environ,
         "SLOTWISE_STATE_DIR": str(directory / "state"),
-        # The peer has none either; jvm_cache.py measures what it brings.
+        # The peer has nothing like these; the stages below measure what they bring.
         "SLOTWISE_CONF_TASKMANAGER_JVM_CACHE_MODE": "off",
+        "SLOTWISE_CONF_TASKMANAGER_WARM_MODE": "off",
     }
     # The first use compiles the bridge where no wheel brought it; that happens once a machine.
     slotwise(env, "doctor", check=False)
