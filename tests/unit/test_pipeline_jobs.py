@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from slotwise.dispatcher.http import rescales
 from slotwise.jobmaster.config import JobMasterConfig
 from slotwise.jobmaster.pipeline import Pipeline, Supply
 from slotwise.jobmaster.work import PipelineWork
@@ -19,6 +20,7 @@ from slotwise.model.restart import RestartKind, RestartStrategy
 from slotwise.protocol.messages import JobRefused, SubmitJob
 from slotwise.resourcemanager.machine import ResourceManagerConfig
 from slotwise.resourcemanager.sizing import Sizing, WorkerShape
+from slotwise.runtime.events import Happened
 from slotwise.simulation.pipeline_model import PipelineBehaviour
 from slotwise.simulation.spark_model import BEHAVIOURS, Behaviour
 from slotwise.simulation.world import VERSION, World
@@ -466,6 +468,29 @@ def test_a_02_lowering_the_bound_takes_executors_of_a_region_away_gracefully() -
     world.run_until(lambda: len(running(world, job)["a"]) == 2, 60)
     assert len(world.named("decommissioning")) == 2
     assert world.state(job) is JobState.RUNNING
+
+
+def test_a_02_the_history_has_each_regions_executors() -> None:
+    path, _ = project({"a": (), "b": ("a",)}, dict.fromkeys("ab", SMALL), region_s=60.0)
+    world = world_of()
+    job = submit(world, path, max_executors=2)
+    world.run_until(lambda: bool(world.named("rescaled")), 60)
+    world.scale(job, 1, 3)
+    assert until_over(world, job) is JobState.FINISHED
+    fields = [event.fields for event in world.named("rescaling")]
+    assert [(one["region"], one["cause"], one["from"], one["to"]) for one in fields] == [
+        ("a", "INITIAL_SCHEDULE", 0, 2),
+        ("a", "UPDATE_REQUIREMENT", 2, 3),
+        ("b", "INITIAL_SCHEDULE", 0, 3),
+    ]
+    assert {event.fields["state"] for event in world.named("rescaled")} == {"COMPLETED"}
+    told = [event for _, event in world.events if event.job == job]
+    shown = rescales.history(
+        Happened(number, 0.0, event.name, event.job, event.worker, event.allocation, dict(event.fields))
+        for number, event in enumerate(told)
+    ).rescales
+    assert [list(rescale.vertices) for rescale in shown] == [["a"], ["a"], ["b"]]
+    assert {rescale.terminalState for rescale in shown} == {"COMPLETED"}
 
 
 def test_a_region_that_could_run_again_and_has_no_slots_is_not_looked_at_all_the_time() -> None:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from slotwise.jobmaster.executors import Executor, report_events
 from slotwise.jobmaster.pipeline import Pipeline, Supply
-from slotwise.jobmaster.rescaling import RescaleCause
-from slotwise.model.job import JobResult, JobState
+from slotwise.jobmaster.rescaling import RescaleCause, RescaleHistory
+from slotwise.model.job import ExecutorBounds, JobResult, JobState
 from slotwise.model.process import DriverReport, ExecutorTotal
 from slotwise.model.regions import RegionSize
 from slotwise.model.requirements import Counts
@@ -122,6 +122,9 @@ class PipelineWork:
             job.config.stabilisation_s,
             job.config.resource_wait_timeout_s,
         )
+        # Of the regions that run, or have run, under this leader.
+        self._histories: dict[str, RescaleHistory] = {}
+        self._bounds_version = job.rescaling.version
 
     @property
     def reason(self) -> str:
@@ -180,6 +183,7 @@ class PipelineWork:
         self._require(most, now, effects)
         self._end_surplus(now, effects)
         job.deployments.start_executors(None, now, effects)
+        self._observe(now, effects)
         if self.pipeline.over and not self.done:
             job.driver.pipeline_done(effects)
         executors.instruct(self.pipeline.directives())
@@ -199,6 +203,8 @@ class PipelineWork:
     def driver_gone(self) -> None:
         """What it ran must run again."""
         self.pipeline.driver_gone()
+        for history in self._histories.values():
+            history.start_again(RescaleCause.RECOVERABLE_FAILOVER)
 
     # ------------------------------------------------------------------------------------------- executors
 
@@ -290,6 +296,24 @@ class PipelineWork:
         again_at = job.deployments.stop_given_back(now, effects)
         if again_at is not None:
             job.timers.set_earlier("decommission", again_at)
+
+    def _observe(self, now: float, effects: Effects) -> None:
+        """Note how the number of each running region's executors changes."""
+        job = self._job
+        changed = self._bounds_version != job.rescaling.version
+        self._bounds_version = job.rescaling.version
+        staying = self._staying()
+        for total in self.pipeline.totals():
+            history = self._histories.get(total.region)
+            if history is None:
+                history = self._histories[total.region] = RescaleHistory(job.job, total.region)
+            elif changed:
+                history.ask()
+            own = [executor for executor in staying if executor.region == total.region]
+            joined = sum(1 for executor in own if executor.registered)
+            run = self.pipeline.runs[total.region]
+            bounds = ExecutorBounds(run.region.parallelism.least, self.pipeline.wanted(run, job.rescaling.most))
+            effects.events += history.observe(len(own), joined, now, bounds)[0]
 
     def _may_wait(self, executor: Executor, now: float) -> bool:
         if executor.loose_since is None:

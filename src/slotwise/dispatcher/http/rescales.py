@@ -56,25 +56,28 @@ def config(settings: JobMasterConfig) -> RescaleConfig:
 
 
 def history(events: Iterable[Happened]) -> Rescales:
-    """GET /v1/jobs/:jobid/rescales/history: oldest first. ``terminalState`` is missing while one is under way; one that
-    nobody saw the end of (its driver was lost) is ``IGNORED``.
+    """GET /v1/jobs/:jobid/rescales/history: oldest first, of an application or of each region of a pipeline.
+    ``terminalState`` is missing while one is under way; one that nobody saw the end of (its driver was lost) is
+    ``IGNORED``.
     """
     found: list[Rescale] = []
+    latest: dict[str, Rescale] = {}
     for event in events:
         fields = event.fields
+        vertex = str(fields.get("region") or APPLICATION)
         if event.name == "rescaling":
-            _close(found, "IGNORED", event.unix_s)
+            _close(latest.get(vertex), "IGNORED", event.unix_s)
             change = VertexRescale(int(fields["from"] or 0), int(fields["to"] or 0))
-            found.append(Rescale(len(found) + 1, str(fields["cause"]), _millis(event.unix_s), {APPLICATION: change}))
-        elif event.name == "rescaled" and found:
-            found[-1].vertices[APPLICATION].postRescaleParallelism = int(fields["parallelism"] or 0)
-            _close(found, str(fields["state"]), event.unix_s)
+            latest[vertex] = Rescale(len(found) + 1, str(fields["cause"]), _millis(event.unix_s), {vertex: change})
+            found.append(latest[vertex])
+        elif event.name == "rescaled" and vertex in latest:
+            latest[vertex].vertices[vertex].postRescaleParallelism = int(fields["parallelism"] or 0)
+            _close(latest[vertex], str(fields["state"]), event.unix_s)
     return Rescales(found)
 
 
-def _close(found: list[Rescale], state: str, unix_s: float) -> None:
-    if found and not isinstance(found[-1].terminalState, str):
-        last = found[-1]
+def _close(last: Rescale | None, state: str, unix_s: float) -> None:
+    if last is not None and not isinstance(last.terminalState, str):
         last.terminalState = state
         last.endTimestampInMillis = _millis(unix_s)
         last.durationInMillis = last.endTimestampInMillis - last.startTimestampInMillis
