@@ -21,7 +21,7 @@ SCREENSHOTS = Path(__file__).parents[2] / "artifacts" / "screenshots"
 Opener = Callable[..., "Page"]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
     """A headless Chromium; without one the tests are skipped with the reason."""
     reason = lacking()
@@ -29,6 +29,7 @@ def browser() -> Iterator[Browser]:
         pytest.skip(reason)
     from playwright.sync_api import sync_playwright
 
+    # It ends with this package: while it lives, no other test of this process can run an event loop.
     with sync_playwright() as playwright:
         found = playwright.chromium.launch(executable_path=find(), args=list(ARGUMENTS))
         yield found

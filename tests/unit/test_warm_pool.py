@@ -64,6 +64,8 @@ class PoolLauncher(ShellLauncher):
         env = {**plain.env, **self.env}
         handover = Handover((str(self.shape.heap_bytes),), ("sh",), {})
         unit = self.pool.take(self.shape, Command(plain.argv, env, {}, plain.cwd, handover), slot_dir)
+        # Time for others.
+        await asyncio.sleep(0.05)
         order = {"args": plain.argv[2:]}
         return [changed(plain, env=env, waiting=unit.jvm if unit else None, order=order)]
 
@@ -191,6 +193,20 @@ def test_what_was_read_at_the_start_must_be_the_same(tmp_path: Path, other: dict
             made.owner.start("s-1", "true")
             assert (await made.owner.until("s-1", ProcessPhase.EXITED)).exit_code == 0
             assert made.pool.report().misses == 1
+
+    asyncio.run(scenario())
+
+
+def test_one_that_was_taken_for_a_slot_that_ends_before_it_began_is_ended(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with setting(tmp_path) as made:
+            await made.until_ready()
+            (pid,) = made.pids()
+            made.owner.start("s-1", "exec sleep 1000")
+            await made.until(lambda: made.pool.report().hits == 1, "that it is taken")
+            made.owner.runner.carry_out(EndProcess(AllocationId("s-1"), "executor-s-1"))
+            assert (await made.owner.until("s-1", ProcessPhase.EXITED)).exit_code is None
+            assert not alive(pid)
 
     asyncio.run(scenario())
 

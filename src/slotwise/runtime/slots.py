@@ -220,6 +220,7 @@ class SlotRunner:
         slot_dir = self._slot_dir(start.allocation)
         code: int | None = None
         reason = ""
+        commands: list[SlotCommand] = []
         try:
             slot_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
             commands = await self._launcher.commands(start.allocation, start.job, start.process, spec, slot_dir)
@@ -244,6 +245,11 @@ class SlotRunner:
             log.exception("process could not be started", process=start.process)
         finally:
             await self._end_all(running)
+            for waiting in (command.waiting for command in commands):
+                if waiting is not None and waiting.kept not in running.children:
+                    # The slot was to end before it had begun; nobody else knows of it any more.
+                    waiting.kept.kill()
+                    await self._end_child(waiting.kept, 0.0)
         await self._shipper.flush(running.logs)
         self._report_end(running, code, reason)
 
