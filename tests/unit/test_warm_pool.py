@@ -19,6 +19,7 @@ from slotwise.model.process import ProcessSpec
 from slotwise.model.resources import GIB, ResourceProfile
 from slotwise.protocol.effects import CleanSlot, EndProcess
 from slotwise.protocol.messages import ProcessPhase
+from slotwise.runtime.home import slot_records
 from slotwise.runtime.kept import KeeperSettings
 from slotwise.runtime.slots import SlotCommand
 from slotwise.spark import warm_pool
@@ -41,7 +42,7 @@ if os.environ.get("NEVER_READY"):
     __import__("time").sleep(1000)
 open(folder + "/ready", "x").close()
 text = open(folder + "/order").read()
-if os.environ.get("DEAF"):
+if os.environ.get("DEAF") == "1":
     __import__("time").sleep(1000)
 order = json.loads(text)
 open(folder + "/taken", "x").close()
@@ -87,11 +88,12 @@ class Setting:
         self.owner.runner._launcher = self.launcher
         self.env: dict[str, str] = {}
         self.slots = self.owner.home.directory / "slots"
+        self.keepers = KeeperSettings(self.owner.home.lock, 0.0, 0.5)
         self.pool = self.launcher.pool = WarmPool(
             self.slots,
             TOTAL,
             policy,
-            KeeperSettings(self.owner.home.lock, 0.0, 0.5),
+            self.keepers,
             self.commands,
             first,
             self.owner.runner.note_keeper,
@@ -154,12 +156,13 @@ def test_a_slots_process_becomes_one_that_waits(tmp_path: Path) -> None:
             made.owner.start("s-1", "echo it is $$ $PASSWORD $OLD_SECRET in $(basename $PWD); exit 3")
             ended = await made.owner.until("s-1", ProcessPhase.EXITED)
             assert (ended.pid, ended.exit_code) == (pid, 3)
-            assert ended.log_tail == (f"it is {pid} secret in .warm-1",)
-            assert (made.slots / "s-1").resolve() == made.slots / ".warm-1"
+            assert ended.log_tail[0].startswith(f"it is {pid} secret in .warm-")
+            folder = (made.slots / "s-1").resolve()
+            assert (folder.parent, folder.name.startswith(".warm-")) == (made.slots, True)
             assert made.pool.report().hits == 1
             made.owner.runner.carry_out(CleanSlot(AllocationId("s-1")))
             await made.until(lambda: not list(made.slots.glob("s-1")), "the slot's end")
-            assert not (made.slots / ".warm-1").exists()
+            assert not folder.exists()
             # Another takes its place.
             await made.until_ready()
             assert made.pids() != [pid]
@@ -207,6 +210,49 @@ def test_one_that_was_taken_for_a_slot_that_ends_before_it_began_is_ended(tmp_pa
             made.owner.runner.carry_out(EndProcess(AllocationId("s-1"), "executor-s-1"))
             assert (await made.owner.until("s-1", ProcessPhase.EXITED)).exit_code is None
             assert not alive(pid)
+
+    asyncio.run(scenario())
+
+
+def test_the_next_process_of_the_same_slot_starts_in_what_the_first_has_left(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with setting(tmp_path) as made:
+            for number in range(3):
+                await made.until_ready()
+                made.owner.changes.clear()
+                made.owner.start("s-1", f"echo {number} >> seen; exec cat seen")
+                assert (await made.owner.until("s-1", ProcessPhase.EXITED)).exit_code == 0
+            assert (made.slots / "s-1" / "seen").read_text().split() == ["0", "1", "2"]
+            report = made.pool.report()
+            assert (report.hits, report.misses) == (1, 2)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("deaf", ["no", "1"])
+def test_a_slot_that_ends_while_its_process_is_being_told_is_over(tmp_path: Path, deaf: str) -> None:
+    async def scenario() -> None:
+        async with setting(tmp_path, DEAF=deaf) as made:
+            await made.until_ready()
+            (pid,) = made.pids()
+            made.owner.start("s-1", "exec sleep 1000")
+            await made.until(lambda: list(made.slots.glob("s-1/slot.json")), "the hand-over")
+            made.owner.runner.carry_out(EndProcess(AllocationId("s-1"), "executor-s-1"))
+            await made.owner.until("s-1", ProcessPhase.EXITED)
+            assert not alive(pid)
+            assert made.owner.runner._running == {}
+
+    asyncio.run(scenario())
+
+
+def test_an_order_larger_than_a_pipe_holds_arrives_whole(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with setting(tmp_path) as made:
+            await made.until_ready()
+            made.launcher.env = {f"VARIABLE_{number}": "x" * 1000 for number in range(200)}
+            made.owner.start("s-1", "echo $VARIABLE_199 | wc -c")
+            ended = await made.owner.until("s-1", ProcessPhase.EXITED)
+            assert (ended.exit_code, made.pool.report().hits) == (0, 1)
 
     asyncio.run(scenario())
 
@@ -309,11 +355,41 @@ def test_a_restarted_worker_takes_over_what_one_that_waited_has_become(tmp_path:
         made.owner.home._hold.release()
         waiting = made.pids()
         again = Owner(make_home(tmp_path / "base", "w"), 5.0, make_store(tmp_path))
+        # It has a pool too, which disturbs nothing of what there is.
+        pool = WarmPool(made.slots, TOTAL, AT_ONCE, made.keepers, made.commands, (SMALL,), again.runner.note_keeper)
+        pool.start()
+        await made.until(lambda: pool.report().executors == 1, "one that waits")
+        assert (made.slots / "s-1" / "slot.json").exists()
         assert [slot.process.pid for slot in again.adopted] == [running.pid]
         assert not any(alive(pid) for pid in waiting)
         (made.slots / "s-1" / "stop").touch()
         ended = await again.until("s-1", ProcessPhase.EXITED)
         assert ended.exit_code == 4
+        await pool.close()
+        await again.stop()
+
+    asyncio.run(scenario())
+
+
+def test_one_whose_worker_died_before_it_was_told_is_not_taken_for_running(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        made = Setting(tmp_path, AT_ONCE, (SMALL,))
+        made.env = {"DEAF": "1"}
+        await made.until_ready()
+        (pid,) = made.pids()
+        made.owner.start("s-1", "true")
+        await made.until(lambda: list(made.slots.glob("s-1/slot.json")), "the hand-over")
+        made.pool._task.cancel()  # type: ignore[union-attr]
+        for task in made.owner.runner._tasks:
+            task.cancel()
+        await made.owner.shipper.stop()
+        left = slot_records(made.owner.home.directory)
+        made.owner.home._hold.release()
+        assert [[command.ordered for command in record.commands] for record in left] == [[False]]
+        again = Owner(make_home(tmp_path / "base", "w"), 5.0, make_store(tmp_path))
+        ended = await again.until("s-1", ProcessPhase.EXITED)
+        assert (ended.killed, ended.reason) == (True, "its worker ended while it was being started")
+        assert not alive(pid)
         await again.stop()
 
     asyncio.run(scenario())

@@ -52,11 +52,14 @@ class WorkerRecord(msgspec.Struct, frozen=True):
 
 
 class CommandRecord(msgspec.Struct, frozen=True):
-    """A command and its keeper; ``keeper_birth`` as of :func:`slotwise.runtime.children.birth`."""
+    """A command and its keeper; ``keeper_birth`` as of :func:`slotwise.runtime.children.birth`. ``ordered``: false
+    while it is a process that waited and may not have been told what to be.
+    """
 
     name: str
     keeper: int
     keeper_birth: float | None
+    ordered: bool = True
 
 
 class SlotRecord(msgspec.Struct, frozen=True):

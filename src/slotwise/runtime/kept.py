@@ -160,6 +160,8 @@ async def start_kept(
     ``made`` is called when the keeper is there and before it knows what to run, so that it can be recorded first.
     Raises :class:`EnvironmentProblem` when the command cannot be started.
     """
+    # Not by the name of a link, which may be gone before the keeper.
+    directory = Path(mark_of(directory))
     for kind in ("pid", "exit"):
         (directory / f"{name}.{kind}").unlink(missing_ok=True)
     order = marshal.dumps(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -63,7 +63,7 @@ class SlotCommand:
     file). ``files`` are written into the slot's directory before, readable by the owner only. ``keep_stdin``: its
     standard input is a pipe that stays open while its keeper lives. ``helper_pid_variable``: where it finds the
     process id of the first helper. ``waiting``: a process that can become this command when it gets ``order`` and the
-    environment; if it does not, the command is started all the same.
+    environment; if it does not, the command is started all the same, for which alone ``start_files`` are.
     """
 
     argv: tuple[str, ...]
@@ -76,6 +76,7 @@ class SlotCommand:
     helper_pid_variable: str = ""
     waiting: WaitingProcess | None = None
     order: Mapping[str, object] = field(default_factory=dict, repr=False)
+    start_files: tuple[str, ...] = ()
 
 
 class Launcher(Protocol):
@@ -115,6 +116,7 @@ class _Running:
     record: SlotRecord
     children: list[Kept] = field(default_factory=list)
     placed: bool = False
+    unordered: set[str] = field(default_factory=set)
     ending: bool = False
     killed: bool = False
     logs: list[Path] = field(default_factory=list)
@@ -187,7 +189,8 @@ class SlotRunner:
                     self._records.add(child.keeper)
             trouble = self._launcher.adopt(record.allocation, record.remembered)
             main = running.children[-1]
-            if len(running.children) < record.expected or not main.pid:
+            ordered = all(command.ordered for command in record.commands)
+            if len(running.children) < record.expected or not main.pid or not ordered:
                 trouble = "its worker ended while it was being started"
             self._running[record.allocation] = running
             self._spawn(self._run_adopted(running, trouble))
@@ -308,10 +311,8 @@ class SlotRunner:
         self._report(ProcessChanged(record.allocation, status))
 
     async def _start(self, command: SlotCommand, slot_dir: Path, running: _Running) -> None:
-        for name, text in command.files.items():
-            path = slot_dir / name
-            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-                file.write(text)
+        if command.waiting is not None:
+            self._write_files(command, slot_dir, but=command.start_files)
         out = slot_dir / command.stdout
         err = slot_dir / command.stderr
         env = {**command.env, NAME: running.record.allocation}
@@ -325,17 +326,14 @@ class SlotRunner:
             # On disk before the keeper learns what to run: there is no moment in which nobody knows of a command.
             self._records.add(kept.keeper)
             running.children.append(kept)
-            running.record = msgspec.structs.replace(
-                running.record,
-                commands=tuple(
-                    CommandRecord(child.name, child.keeper, child.keeper_birth) for child in running.children
-                ),
-                logs=tuple(path.name for path in running.logs),
-            )
-            write_slot(slot_dir, running.record)
+            self._note_commands(running, slot_dir)
 
         order = {**command.order, "env": env}
-        if waiting is None or not await self._hand_over(waiting, order, (out, err), running, made):
+        taken = waiting is not None and await self._hand_over(waiting, order, (out, err), running, made)
+        if waiting is not None and not taken and running.ending:
+            return
+        if not taken:
+            self._write_files(command, slot_dir)
             await start_kept(
                 command.argv,
                 name=f"{running.record.process}.{len(running.children)}",
@@ -351,6 +349,27 @@ class SlotRunner:
         for path in dict.fromkeys((out, err)):
             self._shipper.follow(running.record.job, path)
 
+    @staticmethod
+    def _note_commands(running: _Running, slot_dir: Path) -> None:
+        running.record = msgspec.structs.replace(
+            running.record,
+            commands=tuple(
+                CommandRecord(child.name, child.keeper, child.keeper_birth, child.name not in running.unordered)
+                for child in running.children
+            ),
+            logs=tuple(path.name for path in running.logs),
+        )
+        write_slot(slot_dir, running.record)
+
+    @staticmethod
+    def _write_files(command: SlotCommand, slot_dir: Path, but: Collection[str] = ()) -> None:
+        for name, text in command.files.items():
+            if name not in but:
+                path = slot_dir / name
+                descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+                with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                    file.write(text)
+
     async def _hand_over(
         self,
         waiting: WaitingProcess,
@@ -364,9 +383,12 @@ class SlotRunner:
             # What it has said until now is nobody's; it goes on writing into the same files.
             os.truncate(path, 0)
             path.rename(name)
+        running.unordered.add(waiting.kept.name)
         made(waiting.kept)
         order["env"] = {**order["env"], MARK: mark_of(logs[0].parent)}
         if await waiting.order(order):
+            running.unordered.discard(waiting.kept.name)
+            self._note_commands(running, logs[0].parent)
             return True
         log.warning("a waiting process did not answer; another is started", process=running.record.process)
         running.children.remove(waiting.kept)

@@ -132,7 +132,8 @@ class SparkLauncher:
         waiting = unit.program if unit is not None else None
         if waiting is not None and (program.argv[0] != sys.executable or not waiting.fits(program.env)):
             # Another Python, or one in another environment.
-            waiting.kept.kill()
+            assert self.pool is not None
+            self.pool.drop(waiting)
             waiting = None
         return [
             _slot_command(jvm, f"{process}.jvm.log", keep_stdin=True, waiting=unit.jvm if unit else None),
@@ -276,4 +277,5 @@ def _slot_command(
         "SLOTWISE_JVM_PID",
         waiting,
         order,
+        tuple(name for name in command.files if name.endswith((".args", ".properties"))),
     )

@@ -50,6 +50,7 @@ class TableMemory:
             outputs = getattr(getattr(self._jvm, _OUTPUTS), "MODULE$")
             outputs.recover(location, self._session.sessionState().newHadoopConf())
             if "schema" not in note:
+                print(f"removed, its first run was cut off: {'.'.join(note['parts'])}", file=sys.stderr)
                 there.delete(location, True)
                 self._unfinished.add(_key(note["parts"]))
             elif there.exists(location):
@@ -65,7 +66,9 @@ class TableMemory:
         key = _key(parts)
         if not self._known(parts):
             location = self._session.sessionState().catalog().defaultTablePath(table).toString()
-            self._write(parts, {"parts": parts, "location": location})
+            # What lies there already is somebody else's; Spark will refuse it, and nobody may remove it later.
+            if self._is_free(location):
+                self._write(parts, {"parts": parts, "location": location})
         return key in self._unfinished
 
     def finish(self, parts: list[str]) -> None:
@@ -120,6 +123,11 @@ class TableMemory:
         return bool(self._session.sessionState().catalog().tableExists(self._table(parts)))
 
     # ---- files ----
+
+    def _is_free(self, location: str) -> bool:
+        path = self._jvm.org.apache.hadoop.fs.Path(location)
+        files = self._files(path)
+        return not files.exists(path) or len(files.listStatus(path)) == 0
 
     def _files(self, path: Any) -> Any:
         return path.getFileSystem(self._session.sessionState().newHadoopConf())

@@ -11,16 +11,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
+import errno
 import json
 import os
 import shutil
 import signal
+import tempfile
 import time
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psutil
 import structlog
@@ -40,13 +42,20 @@ EXECUTOR = "executor"
 _LOOK_S = 0.5
 _READY_LIMIT_S = 180.0
 _TAKEN_LIMIT_S = 5.0
+_RETRY_S = 10.0
+_LONGEST_RETRY = 60
 _POLL_S = 0.01
 _END_GRACE_S = 2.0
 _KEPT_SHAPES = 8
 # Read when a process starts, or when it imports: too late for one that waits.
-_READ_BY_ALL = ("LD_", "TZ", "LANG", "LC_", "MALLOC_", "GLIBC_")
+_READ_BY_ALL = (
+    *("LD_", "TZ", "LANG", "LC_", "MALLOC_", "GLIBC_", "KRB5"),
+    # Java changes its own idea of the environment only: native libraries, and what starts other programs by their plain
+    # names, see that of the start.
+    *("PATH", "CUDA_", "NVIDIA_", "MKL_", "OPENBLAS_", "KMP_", "BLIS_", "VECLIB_"),
+)
 _READ_BY_JVM = (*_READ_BY_ALL, *OPTION_VARIABLES)
-_READ_BY_PYTHON = (*_READ_BY_ALL, "PYTHON", "OMP_", "MKL_", "OPENBLAS_", "NUMEXPR_", "ARROW_")
+_READ_BY_PYTHON = (*_READ_BY_ALL, "PYTHON", "NUMEXPR_", "ARROW_", "NPY_", "HOME")
 
 
 @dataclass(frozen=True)
@@ -117,25 +126,45 @@ class Waiting:
         return await asyncio.to_thread(self._order, json.dumps(order).encode())
 
     def _order(self, text: bytes) -> bool:
+        deadline = time.monotonic() + _TAKEN_LIMIT_S
+
+        def in_time() -> bool:
+            time.sleep(_POLL_S)
+            return time.monotonic() < deadline and self.kept.alive
+
+        pipe = -1
         try:
-            # Without a reader at the other end this fails rather than waits.
-            pipe = os.open(self.folder / "order", os.O_WRONLY | os.O_NONBLOCK)
-            os.set_blocking(pipe, True)
-            with os.fdopen(pipe, "wb") as stream:
-                stream.write(text)
+            while pipe < 0:
+                try:
+                    # Without a reader at the other end this fails rather than waits; it may be about to read.
+                    pipe = os.open(self.folder / "order", os.O_WRONLY | os.O_NONBLOCK)
+                except OSError as error:
+                    if error.errno != errno.ENXIO or not in_time():
+                        return False
+            while text:
+                try:
+                    text = text[os.write(pipe, text) :]
+                except BlockingIOError:
+                    if not in_time():
+                        return False
         except OSError:
             return False
-        deadline = time.monotonic() + _TAKEN_LIMIT_S
-        while not (self.folder / "taken").exists():
-            if time.monotonic() > deadline or not self.kept.alive:
-                return False
-            time.sleep(_POLL_S)
+        finally:
+            if pipe >= 0:
+                os.close(pipe)
+        taken = self.folder / "taken"
+        while not taken.exists():
+            if not in_time():
+                # It may have begun, and even have ended, in the meantime.
+                return taken.exists()
         return True
 
 
 @dataclass
 class Unit:
-    """A unit in ``directory``. ``begun``: when, by the monotonic clock."""
+    """A unit in ``directory``. ``begun``: when, by the monotonic clock; ``worked_s``: so long it was getting ready, the
+    time left out in which it was halted.
+    """
 
     shape: Shape
     key: tuple[str, ...]
@@ -143,6 +172,7 @@ class Unit:
     begun: float
     jvm: Waiting
     program: Waiting | None = None
+    worked_s: float = 0.0
 
     @property
     def processes(self) -> list[Waiting]:
@@ -191,7 +221,9 @@ class WarmPool:
         self._noted = noted
         self._used = ZERO
         self._last_start = 0.0
-        self._names = itertools.count(1)
+        self._not_before = 0.0
+        self._failures = 0
+        self._starting: set[Kept] = set()
         self._halted = False
         self._warming: Unit | None = None
         self._task: asyncio.Task[None] | None = None
@@ -214,11 +246,20 @@ class WarmPool:
         if found is None:
             self.counts.misses[shape.role] += 1
             return None
+        try:
+            slot_dir.rmdir()
+        except OSError:
+            # Another process had this slot before, and what it has left is there.
+            self.counts.misses[shape.role] += 1
+            return None
+        slot_dir.symlink_to(found.directory.name)
         self.counts.hits[shape.role] += 1
         self.units.remove(found)
-        slot_dir.rmdir()
-        slot_dir.symlink_to(found.directory.name)
         return found
+
+    def drop(self, waiting: Waiting) -> None:
+        """A process of a unit that was taken is of no use to its slot."""
+        self._spawn(self._end_process(waiting.kept))
 
     def _find(self, role: str, command: Command) -> Unit | None:
         if command.handover is None:
@@ -259,6 +300,8 @@ class WarmPool:
             await asyncio.gather(self._task, return_exceptions=True)
         for unit in list(self.units):
             self._discard(unit, "the worker ends")
+        for kept in self._starting:
+            self._spawn(self._end_process(kept))
         await asyncio.gather(*self._ending, return_exceptions=True)
 
     # ------------------------------------------------------------------------------------------- keeping
@@ -267,29 +310,45 @@ class WarmPool:
         psutil.cpu_percent(None)
         while True:
             await asyncio.sleep(_LOOK_S)
-            for unit in list(self.units):
-                if unit is not self._warming and not unit.ready:
-                    self._discard(unit, "it has ended")
-            quiet = time.monotonic() - self._last_start >= self._policy.quiet_s
-            if self._warming is not None:
-                self._watch(self._warming, quiet)
-            elif quiet and (wanted := self._wanted()) and not self._busy():
-                await self._provide(wanted)
+            try:
+                await self._look()
+            except Exception as error:
+                # What waits is a gain, not a condition: nothing else of the worker ends for it.
+                log.error("the keeping of warm units failed; it is tried again", exc_info=error)
+                self._later()
+
+    async def _look(self) -> None:
+        for unit in list(self.units):
+            if unit is not self._warming and not unit.ready:
+                self._discard(unit, "it has ended")
+        now = time.monotonic()
+        quiet = now - self._last_start >= self._policy.quiet_s
+        if self._warming is not None:
+            self._watch(self._warming, quiet)
+        elif quiet and now >= self._not_before and (wanted := self._wanted()) and not self._busy():
+            await self._provide(wanted)
 
     def _watch(self, unit: Unit, quiet: bool) -> None:
         """The one that warms up: one at a time, and only while no slot's process starts."""
-        if quiet and self._halted:
+        if not self._halted:
+            unit.worked_s += _LOOK_S
+        if self._halted and (quiet or unit.ready):
             self._signal(unit, signal.SIGCONT)
             self._halted = False
         if unit.ready:
             self._warming = None
+            self._failures = 0
             took = time.monotonic() - unit.begun
             log.info("warm unit ready", role=unit.shape.role, seconds=round(took, 1), memory=_memory(unit))
-        elif not all(one.kept.alive for one in unit.processes) or time.monotonic() - unit.begun > _READY_LIMIT_S:
+        elif not all(one.kept.alive for one in unit.processes) or unit.worked_s > _READY_LIMIT_S:
             self.counts.failed += 1
             self._discard(unit, f"it did not get ready; {_last_words(unit)}")
-            # Not again at once, and again: somebody should look at it.
-            self._last_start = time.monotonic() + 10 * min(self.counts.failed, 60)
+            self._later()
+
+    def _later(self) -> None:
+        """Not again at once, and later each time: somebody should look at it."""
+        self._failures += 1
+        self._not_before = time.monotonic() + _RETRY_S * min(self._failures, _LONGEST_RETRY)
 
     def _halt(self) -> None:
         if self._warming is not None and not self._halted and self._policy.quiet_s > 0:
@@ -353,9 +412,9 @@ class WarmPool:
     # ------------------------------------------------------------------------------------------- one unit
 
     async def _begin(self, shape: Shape) -> None:
-        directory = self._slots / f".warm-{next(self._names)}"
+        # A name that no slot's link has, not even one of an earlier process of this worker.
+        directory = Path(tempfile.mkdtemp(prefix=".warm-", dir=self._slots))
         try:
-            directory.mkdir(mode=0o700)
             commands = await self._commands(shape, directory)
             jvm = await self._start(commands.jvm, directory, "jvm")
             unit = Unit(shape, commands.key, directory, time.monotonic(), jvm)
@@ -365,7 +424,7 @@ class WarmPool:
                 unit.program = await self._start(commands.program, directory, "program")
         except (SlotwiseError, OSError) as error:
             log.warning("a warm unit could not be started", role=shape.role, reason=str(error))
-            self._last_start = time.monotonic() + 60
+            self._later()
             if self._warming is not None:
                 self._discard(self._warming, "its program did not start")
             else:
@@ -391,9 +450,14 @@ class WarmPool:
             stdout=output,
             stderr=error,
             keep_stdin=is_jvm,
-            made=lambda made: self._noted(made.keeper, True),
+            made=self._made,
         )
+        self._starting.discard(kept)
         return Waiting(kept, folder, (output, error), command.env, _READ_BY_JVM if is_jvm else _READ_BY_PYTHON)
+
+    def _made(self, kept: Kept) -> None:
+        self._starting.add(kept)
+        self._noted(kept.keeper, True)
 
     def _discard(self, unit: Unit, why: str) -> None:
         if unit in self.units:
@@ -401,17 +465,23 @@ class WarmPool:
         if unit is self._warming:
             self._warming, self._halted = None, False
         log.info("warm unit ends", role=unit.shape.role, reason=why)
-        task = asyncio.get_running_loop().create_task(self._end(unit))
+        self._spawn(self._end(unit))
+
+    def _spawn(self, ending: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(ending)
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
 
     async def _end(self, unit: Unit) -> None:
         for one in unit.processes:
-            # It holds nothing that anybody wants, and may be halted.
-            one.kept.kill()
-            await one.kept.end(_END_GRACE_S)
-            self._noted(one.kept.keeper, False)
+            await self._end_process(one.kept)
         await asyncio.to_thread(shutil.rmtree, unit.directory, ignore_errors=True)
+
+    async def _end_process(self, kept: Kept) -> None:
+        # It holds nothing that anybody wants, and may be halted.
+        kept.kill()
+        await kept.end(_END_GRACE_S)
+        self._noted(kept.keeper, False)
 
 
 def _memory(unit: Unit) -> int:

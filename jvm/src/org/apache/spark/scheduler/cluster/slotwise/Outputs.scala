@@ -1,11 +1,15 @@
 package org.apache.spark.scheduler.cluster.slotwise
 
+import java.io.IOException
+
 import scala.util.control.NonFatal
 
 import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.{FileSystem, Path}
+import org.apache.hadoop.fs.permission.FsAction
 import org.apache.hadoop.mapreduce.{JobContext, OutputCommitter, TaskAttemptContext}
 import org.apache.hadoop.mapreduce.lib.output.FileOutputFormat
+import org.apache.hadoop.security.AccessControlException
 
 import org.apache.spark.internal.io.FileCommitProtocol.TaskCommitMessage
 import org.apache.spark.sql.SparkSessionExtensions
@@ -54,8 +58,21 @@ private[slotwise] object Outputs {
   private def canRename(session: SparkSession, table: CatalogTable): Boolean =
     DDLUtils.isDatasourceTable(table) && table.storage.locationUri.isDefined && {
       val path = new Path(table.location)
-      val scheme = path.getFileSystem(session.sessionState.newHadoopConf()).getScheme
-      RenamingSchemes.contains(scheme) && isOfFiles(session, table.provider.get)
+      val files = path.getFileSystem(session.sessionState.newHadoopConf())
+      RenamingSchemes.contains(files.getScheme) && isOfFiles(session, table.provider.get) &&
+        mayWriteBeside(files, path) && hasAllBelow(session, table)
+    }
+
+  private def mayWriteBeside(files: FileSystem, path: Path): Boolean =
+    try {
+      files.access(path.getParent, FsAction.WRITE)
+      true
+    } catch { case _: AccessControlException => false }
+
+  /** Whether no partition of the table lies elsewhere. */
+  private def hasAllBelow(session: SparkSession, table: CatalogTable): Boolean =
+    !table.tracksPartitionsInCatalog || session.sessionState.catalog.listPartitions(table.identifier).forall {
+      partition => partition.location.toString.startsWith(table.location.toString)
     }
 
   private def isOfFiles(session: SparkSession, provider: String): Boolean = {
@@ -88,7 +105,12 @@ private[slotwise] object Outputs {
     val files = target.getFileSystem(conf)
     val exists = files.exists(target)
     if (exists) {
-      files.setPermission(staging, files.getFileStatus(target).getPermission)
+      val before = files.getFileStatus(target)
+      files.setPermission(staging, before.getPermission)
+      // Only who is in that group may give it away.
+      if (files.getFileStatus(staging).getGroup != before.getGroup) {
+        try files.setOwner(staging, null, before.getGroup) catch { case _: IOException => }
+      }
       rename(files, target, old(target))
     }
     try rename(files, staging, target) catch {
@@ -100,7 +122,8 @@ private[slotwise] object Outputs {
   }
 
   private def rename(files: FileSystem, from: Path, to: Path): Unit =
-    if (!files.rename(from, to)) throw new java.io.IOException(s"cannot rename $from to $to")
+    // Into a folder that is there it would be moved.
+    if (files.exists(to) || !files.rename(from, to)) throw new IOException(s"cannot rename $from to $to")
 }
 
 /** For `spark.sql.extensions`. Does nothing in sessions that make no materialized view. */
@@ -149,15 +172,20 @@ private[slotwise] class ReplaceOutput(session: SparkSession) extends Rule[Logica
  *
  * @param path what Spark means to write into
  */
-class ReplacingCommitProtocol(jobId: String, path: String, target: Option[String])
+class ReplacingCommitProtocol(jobId: String, path: String, dynamicPartitionOverwrite: Boolean, target: Option[String])
     extends SQLHadoopMapReduceCommitProtocol(
-      jobId, target.map(to => Outputs.staging(new Path(to), jobId).toString).getOrElse(path), false) {
+      jobId,
+      target.map(to => Outputs.staging(new Path(to), jobId).toString).getOrElse(path),
+      target.isEmpty && dynamicPartitionOverwrite) {
 
   /** What Spark calls. */
   def this(jobId: String, path: String, dynamicPartitionOverwrite: Boolean) =
-    this(jobId, path, ReplacingCommitProtocol.target(path))
+    this(jobId, path, dynamicPartitionOverwrite, ReplacingCommitProtocol.target(path))
 
   private def staging(target: String): Path = Outputs.staging(new Path(target), jobId)
+
+  /** A file that goes when somebody else takes this folder for something left behind. */
+  private def mark(target: String): Path = new Path(staging(target), "_temporary/slotwise")
 
   override protected def setupCommitter(context: TaskAttemptContext): OutputCommitter = {
     target.foreach(to => context.getConfiguration.set(FileOutputFormat.OUTDIR, staging(to).toString))
@@ -167,9 +195,13 @@ class ReplacingCommitProtocol(jobId: String, path: String, target: Option[String
   override def setupJob(context: JobContext): Unit = {
     target.foreach(to => Outputs.recover(new Path(to), context.getConfiguration))
     super.setupJob(context)
+    target.foreach(to => mark(to).getFileSystem(context.getConfiguration).create(mark(to), true).close())
   }
 
   override def commitJob(context: JobContext, messages: Seq[TaskCommitMessage]): Unit = {
+    target.filterNot(to => mark(to).getFileSystem(context.getConfiguration).exists(mark(to))).foreach { to =>
+      throw new IOException(s"$to is being written by another job too, which has removed what this one wrote")
+    }
     super.commitJob(context, messages)
     target.foreach(to => Outputs.replace(staging(to), new Path(to), context.getConfiguration))
   }

@@ -13,8 +13,10 @@ import com.sun.management.HotSpotDiagnosticMXBean
 import org.apache.hadoop.security.UserGroupInformation
 
 import org.apache.spark.{HeartbeatReceiver, SecurityManager, SparkConf, SparkContext, SparkEnv}
+import org.apache.spark.deploy.SparkHadoopUtil
 import org.apache.spark.rpc.RpcEnv
 import org.apache.spark.sql.SparkSession
+import org.apache.spark.sql.execution.datasources.FileStatusCache
 import org.apache.spark.sql.internal.StaticSQLConf
 import org.apache.spark.util.Utils
 
@@ -32,6 +34,8 @@ object WarmJvm {
     val before = System.getProperties.clone().asInstanceOf[Properties]
     for (round <- 1 to arguments(0).toInt) WarmUp.run(folder.resolve(s"warm-up-$round"))
     forget(before)
+    // What comes after `ready` must be quick.
+    BridgeLink.Json.createObjectNode()
     Files.createFile(folder.resolve("ready"))
     // Blocks until somebody writes.
     val order = BridgeLink.Json.readTree(Files.readAllBytes(folder.resolve("order")))
@@ -48,6 +52,7 @@ object WarmJvm {
     SparkEnv.set(null)
     Utils.clearLocalRootDirs()
     UserGroupInformation.reset()
+    FileStatusCache.resetForTesting()
     // Those that Java and its libraries set on first use are as they would be.
     System.getProperties.stringPropertyNames().asScala.filter(_.startsWith("spark.")).foreach(System.clearProperty)
     before.stringPropertyNames().asScala.foreach(name => System.setProperty(name, before.getProperty(name)))
@@ -73,10 +78,12 @@ object WarmJvm {
     order.get("properties").properties().asScala.foreach { entry =>
       System.setProperty(entry.getKey, entry.getValue.asText())
     }
+    // Spark does this when it first sees Hadoop's settings, which was too early here.
+    UserGroupInformation.setConfiguration(new SparkHadoopUtil().conf)
     Option(order.get("cwd")).filterNot(_.isNull).foreach(cwd => WorkingDirectory.change(cwd.asText()))
   }
 
-  /** What `System.getenv` and started processes see. */
+  /** What `System.getenv` sees, and processes that are started with an environment made from it, as Spark's are. */
   private def environment: JavaMap[String, String] = {
     val field = Class.forName("java.lang.ProcessEnvironment").getDeclaredField("theUnmodifiableEnvironment")
     field.setAccessible(true)
@@ -122,6 +129,7 @@ private object WorkingDirectory {
    * old one: see `docs/warm-starts.md`.
    */
   private def forProcess(folder: String): Unit = try {
+    val allocate = Class.forName("java.lang.foreign.SegmentAllocator").getMethod("allocateFrom", classOf[String])
     val linker = Class.forName("java.lang.foreign.Linker")
     val native = linker.getMethod("nativeLinker").invoke(null)
     val lookup = linker.getMethod("defaultLookup").invoke(native)
@@ -141,8 +149,7 @@ private object WorkingDirectory {
       .invoke(native, chdir, signature, noOptions).asInstanceOf[java.lang.invoke.MethodHandle]
     val arenas = Class.forName("java.lang.foreign.Arena")
     val arena = arenas.getMethod("global").invoke(null)
-    val text = Class.forName("java.lang.foreign.SegmentAllocator").getMethod("allocateFrom", classOf[String])
-      .invoke(arena, folder)
+    val text = allocate.invoke(arena, folder)
     handle.invokeWithArguments(text)
   } catch {
     case _: ClassNotFoundException | _: NoSuchMethodException =>
