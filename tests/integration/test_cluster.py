@@ -232,7 +232,7 @@ def test_an_unknown_job_and_an_unknown_log_are_one_clear_line(cluster: Cluster) 
     for argv in (("job", "job-0"), ("logs", "job-0"), ("cancel", "job-0")):
         done = cluster.sandbox.run(*argv)
         assert done.returncode == 1
-        assert done.stderr == "slotwise: there is no job job-0\n"
+        assert done.stderr == "slotwise: there is no job job-0; `slotwise jobs` lists them\n"
     job = submit(cluster, str(PROGRAMS / "plain.py"))
     wait_end(cluster, job)
     done = cluster.sandbox.run("logs", job, "--file", "../../../token")

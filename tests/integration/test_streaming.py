@@ -51,6 +51,7 @@ class Stream:
         wait_for(lambda: self.cluster.json("job", self.id)["state"] == "FINISHED", 60, "the end of the job")
 
 
+@pytest.mark.long
 def test_a_streaming_job_rescales_between_micro_batches_and_continues_from_its_checkpoint(
     tmp_path: Path,
 ) -> None:

@@ -80,14 +80,12 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warm]:
 
 @pytest.fixture(scope="module")
 def looks(warm: Warm) -> list[dict[str, Any]]:
-    """Two jobs, each in processes that waited."""
-    found = []
-    for word in ("alpha", "beta"):
-        warm.until_ready()
-        waiting = {process.pid for process in warm.sandbox.processes("WarmJvm")}
-        found.append(warm.look(word))
-        assert found[-1]["pid"] in waiting
-    return found
+    """What a job sees in processes that waited."""
+    warm.until_ready()
+    waiting = {process.pid for process in warm.sandbox.processes("WarmJvm")}
+    found = warm.look("alpha")
+    assert found["pid"] in waiting
+    return [found]
 
 
 def test_a_job_finds_its_own_world_in_processes_that_waited(warm: Warm, looks: list[dict[str, Any]]) -> None:
@@ -122,8 +120,11 @@ def test_a_warm_jvm_has_forgotten_its_own_work(warm: Warm, looks: list[dict[str,
         assert "warm-up" not in json.dumps({**look, "executor": {}}, default=str)
 
 
-def test_nothing_of_a_job_is_seen_by_the_next(looks: list[dict[str, Any]]) -> None:
-    one, other = looks
+@pytest.mark.long
+def test_nothing_of_a_job_is_seen_by_the_next(warm: Warm, looks: list[dict[str, Any]]) -> None:
+    (one,) = looks
+    warm.until_ready()
+    other = warm.look("beta")
     assert not {one["pid"], one["python"]} & {other["pid"], other["python"]}
     secrets = ["alpha", one["properties"]["spark.authenticate.secret"], one["jvm_env"]["SLOTWISE_BRIDGE_TOKEN"]]
     seen = json.dumps({**other, "folder": "", "said": ""}, default=str)
@@ -133,7 +134,7 @@ def test_nothing_of_a_job_is_seen_by_the_next(looks: list[dict[str, Any]]) -> No
 
 def test_hits_and_misses_are_counted(warm: Warm, looks: list[dict[str, Any]]) -> None:
     # The first job's two processes found nothing of their size.
-    wait_for(lambda: (warm.counts().get("hits"), warm.counts().get("misses")) == (4, 2), 30, "the counts")
+    wait_for(lambda: warm.counts().get("misses") == 2 and warm.counts().get("hits", 0) >= 2, 30, "the counts")
 
 
 @pytest.mark.long
@@ -153,6 +154,7 @@ def test_one_that_was_killed_while_it_waited_costs_no_job(warm: Warm) -> None:
     assert warm.look("delta")["rows"] == 2
 
 
+@pytest.mark.long
 def test_a_worker_that_is_told_to_go_takes_what_waits_with_it(warm: Warm) -> None:
     warm.until_ready()
     began = time.monotonic()
