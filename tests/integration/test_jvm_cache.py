@@ -15,7 +15,7 @@ from slotwise.spark.java import find_java
 from tests.integration.clusters import NO_JVM_CACHE, PROGRAMS, SMALL, Cluster, Sandbox, sandbox_at, wait_for
 
 # Making a cache takes a minute or two.
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(900)]
 BUILD_LIMIT_S = 600.0
 
 
