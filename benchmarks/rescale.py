@@ -51,8 +51,8 @@ SLOWEST = "slowest new executor, from its slot to its first task"
 AGAIN = "tasks computed again"
 MAPS = 12
 MIB = 1024 * 1024
-# Of the default size, beside the driver and the first executor on two workers of 5 GiB.
-_FITTING = 5
+# Of the default size, beside the driver and the first executor on two workers of three cores.
+_FITTING = 4
 
 
 def main() -> None:
