@@ -229,10 +229,10 @@ def test_listings_are_tables_for_people_and_json_for_programs(cluster: Cluster) 
 
 
 def test_an_unknown_job_and_an_unknown_log_are_one_clear_line(cluster: Cluster) -> None:
-    for argv in (("job", "job-0"), ("logs", "job-0"), ("cancel", "job-0")):
+    for argv in (("job", "job-none"), ("logs", "job-none"), ("cancel", "job-none")):
         done = cluster.sandbox.run(*argv)
         assert done.returncode == 1
-        assert done.stderr == "slotwise: there is no job job-0; `slotwise jobs` lists them\n"
+        assert done.stderr == "slotwise: there is no job job-none; `slotwise jobs` lists them\n"
     job = submit(cluster, str(PROGRAMS / "plain.py"))
     wait_end(cluster, job)
     done = cluster.sandbox.run("logs", job, "--file", "../../../token")
