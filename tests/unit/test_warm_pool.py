@@ -22,9 +22,10 @@ from slotwise.protocol.messages import ProcessPhase
 from slotwise.runtime.home import slot_records
 from slotwise.runtime.kept import KeeperSettings
 from slotwise.runtime.slots import SlotCommand
-from slotwise.spark import warm_pool
+from slotwise.spark import warm_pool, warm_unit
 from slotwise.spark.launch import Command, Handover
-from slotwise.spark.warm_pool import DRIVER, EXECUTOR, Commands, Shape, WarmPolicy, WarmPool
+from slotwise.spark.warm_pool import WarmPolicy, WarmPool
+from slotwise.spark.warm_unit import DRIVER, EXECUTOR, Commands, Shape
 from tests.unit.slot_owner import PROFILE, TOTAL, Owner, ShellLauncher, alive, make_home, make_store
 
 SMALL = Shape(EXECUTOR, GIB, 1, PROFILE)
@@ -285,7 +286,7 @@ def test_one_that_died_while_it_waited_is_replaced(tmp_path: Path) -> None:
 def test_one_that_does_not_answer_is_ended_and_the_process_started_as_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(warm_pool, "_TAKEN_LIMIT_S", 0.3)
+    monkeypatch.setattr(warm_unit, "_TAKEN_LIMIT_S", 0.3)
 
     async def scenario() -> None:
         async with setting(tmp_path, DEAF="1") as made:

@@ -26,7 +26,8 @@ from slotwise.spark.home import SparkHome, find_spark
 from slotwise.spark.java import Java, find_java
 from slotwise.spark.jvm_cache import JvmCache
 from slotwise.spark.jvm_cache_keeper import CacheKeeper, KeeperPolicy
-from slotwise.spark.warm_pool import DRIVER, EXECUTOR, Commands, Shape, Unit, Waiting, WarmPool
+from slotwise.spark.warm_pool import WarmPool
+from slotwise.spark.warm_unit import DRIVER, EXECUTOR, Commands, Shape, Unit, Waiting
 
 log = structlog.get_logger(__name__)
 

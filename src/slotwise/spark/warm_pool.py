@@ -10,17 +10,14 @@ Units only take what no slot's process uses (:meth:`WarmPool.in_use`): they end 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import errno
-import json
 import os
 import shutil
 import signal
 import tempfile
 import time
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,41 +28,17 @@ from slotwise.model.errors import SlotwiseError
 from slotwise.model.resources import GIB, ZERO, ResourceProfile, fits
 from slotwise.model.warm import WarmUnits
 from slotwise.runtime.kept import KeeperSettings, Kept, start_kept
-from slotwise.spark.jvm_flags import OPTION_VARIABLES
 from slotwise.spark.launch import Command
+from slotwise.spark.warm_unit import DRIVER, EXECUTOR, READ_BY_JVM, READ_BY_PYTHON, Commands, Shape, Unit, Waiting
 
 log = structlog.get_logger(__name__)
 
-DRIVER = "driver"
-EXECUTOR = "executor"
-
 _LOOK_S = 0.5
 _READY_LIMIT_S = 180.0
-_TAKEN_LIMIT_S = 5.0
 _RETRY_S = 10.0
 _LONGEST_RETRY = 60
-_POLL_S = 0.01
 _END_GRACE_S = 2.0
 _KEPT_SHAPES = 8
-# Read when a process starts, or when it imports: too late for one that waits.
-_READ_BY_ALL = (
-    *("LD_", "TZ", "LANG", "LC_", "MALLOC_", "GLIBC_", "KRB5"),
-    # Java changes its own idea of the environment only: native libraries, and what starts other programs by their plain
-    # names, see that of the start.
-    *("PATH", "CUDA_", "NVIDIA_", "MKL_", "OPENBLAS_", "KMP_", "BLIS_", "VECLIB_"),
-)
-_READ_BY_JVM = (*_READ_BY_ALL, *OPTION_VARIABLES)
-_READ_BY_PYTHON = (*_READ_BY_ALL, "PYTHON", "NUMEXPR_", "ARROW_", "NPY_", "HOME")
-
-
-@dataclass(frozen=True)
-class Shape:
-    """What a unit is for: its role, the heap and the cores of its JVM, and the size of the slot that can take it."""
-
-    role: str
-    heap_bytes: int
-    cores: int
-    profile: ResourceProfile
 
 
 @dataclass(frozen=True)
@@ -85,115 +58,6 @@ class WarmPolicy:
     least_memory_bytes: int = 1 * GIB
 
 
-@dataclass(frozen=True)
-class Commands:
-    """How a unit is started; ``program`` is its Python, for drivers."""
-
-    jvm: Command
-    program: Command | None
-
-    @property
-    def key(self) -> tuple[str, ...]:
-        """Who can take it (:class:`slotwise.spark.launch.Handover`)."""
-        assert self.jvm.handover is not None
-        return self.jvm.handover.key
-
-
-@dataclass
-class Waiting:
-    """One process of a unit. Its pipe lies in ``folder``; ``outputs`` are the files of its standard output and error.
-    It was started with ``env``, of which it has read the variables that begin with ``read`` for good.
-    """
-
-    kept: Kept
-    folder: Path
-    outputs: tuple[Path, Path]
-    env: Mapping[str, str] = field(repr=False)
-    read: tuple[str, ...]
-
-    @property
-    def ready(self) -> bool:
-        """Whether it waits for its order."""
-        return (self.folder / "ready").exists()
-
-    def fits(self, env: Mapping[str, str]) -> bool:
-        """Whether it can take this environment, though it was started with another."""
-        names = {name for name in (*env, *self.env) if name.startswith(self.read)}
-        return all(env.get(name) == self.env.get(name) for name in names)
-
-    async def order(self, order: Mapping[str, object]) -> bool:
-        """Have it begin. False if it does not: then it is of no use any more."""
-        return await asyncio.to_thread(self._order, json.dumps(order).encode())
-
-    def _order(self, text: bytes) -> bool:
-        deadline = time.monotonic() + _TAKEN_LIMIT_S
-
-        def in_time() -> bool:
-            time.sleep(_POLL_S)
-            return time.monotonic() < deadline and self.kept.alive
-
-        pipe = -1
-        try:
-            while pipe < 0:
-                try:
-                    # Without a reader at the other end this fails rather than waits; it may be about to read.
-                    pipe = os.open(self.folder / "order", os.O_WRONLY | os.O_NONBLOCK)
-                except OSError as error:
-                    if error.errno != errno.ENXIO or not in_time():
-                        return False
-            while text:
-                try:
-                    text = text[os.write(pipe, text) :]
-                except BlockingIOError:
-                    if not in_time():
-                        return False
-        except OSError:
-            return False
-        finally:
-            if pipe >= 0:
-                os.close(pipe)
-        taken = self.folder / "taken"
-        while not taken.exists():
-            if not in_time():
-                # It may have begun, and even have ended, in the meantime.
-                return taken.exists()
-        return True
-
-
-@dataclass
-class Unit:
-    """A unit in ``directory``. ``begun``: when, by the monotonic clock; ``worked_s``: so long it was getting ready, the
-    time left out in which it was halted.
-    """
-
-    shape: Shape
-    key: tuple[str, ...]
-    directory: Path
-    begun: float
-    jvm: Waiting
-    program: Waiting | None = None
-    worked_s: float = 0.0
-
-    @property
-    def processes(self) -> list[Waiting]:
-        """All of its processes."""
-        return [self.jvm] if self.program is None else [self.jvm, self.program]
-
-    @property
-    def ready(self) -> bool:
-        """Whether it can be taken."""
-        return all(one.ready and one.kept.alive for one in self.processes)
-
-
-@dataclass
-class WarmCounts:
-    """What a pool has seen since its start, and has now."""
-
-    hits: Counter[str] = field(default_factory=Counter)
-    misses: Counter[str] = field(default_factory=Counter)
-    failed: int = 0
-
-
 class WarmPool:
     """The waiting units of one worker, whose slots lie in ``slots`` and which has ``total``. ``commands`` says how to
     start a unit of a shape in a folder; ``first`` are the shapes to have before any was used. ``noted`` is told of each
@@ -211,7 +75,7 @@ class WarmPool:
         noted: Callable[[int, bool], None],
     ) -> None:
         self.units: list[Unit] = []
-        self.counts = WarmCounts()
+        self._hits = self._misses = self._failed = 0
         self._slots = slots
         self._total = total
         self._policy = policy
@@ -243,17 +107,12 @@ class WarmPool:
             self._shapes.remove(shape)
         self._shapes.append(shape)
         found = self._find(shape.role, command)
-        if found is None:
-            self.counts.misses[shape.role] += 1
+        if found is None or not _is_unused(slot_dir):
+            self._misses += 1
             return None
-        try:
-            slot_dir.rmdir()
-        except OSError:
-            # Another process had this slot before, and what it has left is there.
-            self.counts.misses[shape.role] += 1
-            return None
+        slot_dir.rmdir()
         slot_dir.symlink_to(found.directory.name)
-        self.counts.hits[shape.role] += 1
+        self._hits += 1
         self.units.remove(found)
         return found
 
@@ -286,11 +145,11 @@ class WarmPool:
             drivers=sum(1 for unit in ready if unit.shape.role == DRIVER),
             executors=sum(1 for unit in ready if unit.shape.role == EXECUTOR),
             warming=len(self.units) - len(ready),
-            memory_bytes=sum(map(_memory, self.units)),
+            memory_bytes=sum(unit.memory_bytes for unit in self.units),
             oldest_s=max((time.monotonic() - unit.begun for unit in self.units), default=0.0),
-            hits=self.counts.hits.total(),
-            misses=self.counts.misses.total(),
-            failed=self.counts.failed,
+            hits=self._hits,
+            misses=self._misses,
+            failed=self._failed,
         )
 
     async def close(self) -> None:
@@ -300,8 +159,7 @@ class WarmPool:
             await asyncio.gather(self._task, return_exceptions=True)
         for unit in list(self.units):
             self._discard(unit, "the worker ends")
-        for kept in self._starting:
-            self._spawn(self._end_process(kept))
+        self._end_starting()
         await asyncio.gather(*self._ending, return_exceptions=True)
 
     # ------------------------------------------------------------------------------------------- keeping
@@ -333,16 +191,16 @@ class WarmPool:
         if not self._halted:
             unit.worked_s += _LOOK_S
         if self._halted and (quiet or unit.ready):
-            self._signal(unit, signal.SIGCONT)
+            unit.signal(signal.SIGCONT)
             self._halted = False
         if unit.ready:
             self._warming = None
             self._failures = 0
             took = time.monotonic() - unit.begun
-            log.info("warm unit ready", role=unit.shape.role, seconds=round(took, 1), memory=_memory(unit))
+            log.info("warm unit ready", role=unit.shape.role, seconds=round(took, 1), memory=unit.memory_bytes)
         elif not all(one.kept.alive for one in unit.processes) or unit.worked_s > _READY_LIMIT_S:
-            self.counts.failed += 1
-            self._discard(unit, f"it did not get ready; {_last_words(unit)}")
+            self._failed += 1
+            self._discard(unit, f"it did not get ready; {unit.last_words}")
             self._later()
 
     def _later(self) -> None:
@@ -352,16 +210,8 @@ class WarmPool:
 
     def _halt(self) -> None:
         if self._warming is not None and not self._halted and self._policy.quiet_s > 0:
-            self._signal(self._warming, signal.SIGSTOP)
+            self._warming.signal(signal.SIGSTOP)
             self._halted = True
-
-    @staticmethod
-    def _signal(unit: Unit, number: int) -> None:
-        # Not their keepers: these must see when the worker is gone.
-        for one in unit.processes:
-            if one.kept.pid:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(one.kept.pid, number)
 
     def _busy(self) -> bool:
         if self._policy.quiet_s <= 0:
@@ -422,9 +272,13 @@ class WarmPool:
             self._warming, self._halted = unit, False
             if commands.program is not None:
                 unit.program = await self._start(commands.program, directory, "program")
+                if unit not in self.units:
+                    # Its room was needed meanwhile.
+                    self._spawn(self._end(unit))
         except (SlotwiseError, OSError) as error:
             log.warning("a warm unit could not be started", role=shape.role, reason=str(error))
             self._later()
+            self._end_starting()
             if self._warming is not None:
                 self._discard(self._warming, "its program did not start")
             else:
@@ -453,11 +307,16 @@ class WarmPool:
             made=self._made,
         )
         self._starting.discard(kept)
-        return Waiting(kept, folder, (output, error), command.env, _READ_BY_JVM if is_jvm else _READ_BY_PYTHON)
+        return Waiting(kept, folder, (output, error), command.env, READ_BY_JVM if is_jvm else READ_BY_PYTHON)
 
     def _made(self, kept: Kept) -> None:
         self._starting.add(kept)
         self._noted(kept.keeper, True)
+
+    def _end_starting(self) -> None:
+        """End what was begun and belongs to no unit yet."""
+        while self._starting:
+            self._spawn(self._end_process(self._starting.pop()))
 
     def _discard(self, unit: Unit, why: str) -> None:
         if unit in self.units:
@@ -484,18 +343,6 @@ class WarmPool:
         self._noted(kept.keeper, False)
 
 
-def _memory(unit: Unit) -> int:
-    found = 0
-    for one in unit.processes:
-        with contextlib.suppress(psutil.Error):
-            found += psutil.Process(one.kept.pid).memory_info().rss
-    return found
-
-
-def _last_words(unit: Unit) -> str:
-    for name in ("program.err", "program.log", "jvm.log"):
-        with contextlib.suppress(OSError):
-            lines = (unit.directory / name).read_text(encoding="utf-8", errors="replace").split("\n")
-            if words := [line.strip() for line in lines if line.strip()]:
-                return f"{name}: {words[-1]}"
-    return "it said nothing"
+def _is_unused(slot_dir: Path) -> bool:
+    """Whether no process has had this slot before; what it has left would be there."""
+    return not slot_dir.is_symlink() and not any(slot_dir.iterdir())
