@@ -20,7 +20,7 @@ from _harness import arguments, case, check, median, show
 from slotwise.client import Client, read_token
 from slotwise.model.job import DriverSize, JobSpec
 from slotwise.spark.conf import job_sizes
-from start_time import slotwise, slotwise_argv, slotwise_cluster, until
+from start_time import WARMING_LIMIT_S, slotwise, slotwise_argv, slotwise_cluster, until
 
 PROGRAM = """\
 import os, sys, time
@@ -102,8 +102,7 @@ def _measure(folder: Path, env: dict[str, str]) -> dict[str, float]:
             until(lambda: len(_runs(folder)) >= 3 * MAPS)
             first = {slot for _, slot in _runs(folder)}
             if env["SLOTWISE_CONF_TASKMANAGER_WARM_MODE"] != "off":
-                while _waiting(client) < _FITTING:
-                    time.sleep(0.5)
+                until(lambda: _waiting(client) >= _FITTING, WARMING_LIMIT_S)
             slotwise(env, "scale", job, "--max", "4")
             until(lambda: len({slot for _, slot in _runs(folder)}) == 4)
             time.sleep(3)

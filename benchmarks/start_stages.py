@@ -16,7 +16,7 @@ from slotwise.client import Client, read_token
 from slotwise.model.job import JobSpec
 from slotwise.spark.conf import job_sizes
 from slotwise.spark.home import find_spark
-from start_time import slotwise_argv, slotwise_cluster, spark_cluster, until
+from start_time import WARMING_LIMIT_S, slotwise_argv, slotwise_cluster, spark_cluster, until
 
 QUERIES = {
     "usual": 'rows.groupBy("k").sum("v").collect()',
@@ -117,15 +117,20 @@ def _until_warm(client: Client, started: int) -> float:
     """Wait until both workers have a driver and an executor that wait, and know of as many processes as were started;
     the memory that one worker's hold.
     """
-    while True:
+    held = 0.0
+
+    def warm() -> bool:
+        nonlocal held
         workers = client.call("GET", "/v1/taskmanagers")["taskmanagers"]
         reports = [worker["warm"] or {} for worker in workers]
+        held = max(report.get("memory_bytes", 0.0) for report in reports)
         counted = sum(report.get("hits", 0) + report.get("misses", 0) for report in reports)
-        if counted == started and all(
+        return counted == started and all(
             report.get("drivers") and report.get("executors") and not report["warming"] for report in reports
-        ):
-            return float(max(report["memory_bytes"] for report in reports))
-        time.sleep(0.5)
+        )
+
+    until(warm, WARMING_LIMIT_S)
+    return held
 
 
 def _spark_submit(directory: Path, source: Path, programs: dict[str, Path], rounds: int) -> dict[str, list[float]]:
