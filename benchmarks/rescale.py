@@ -68,6 +68,8 @@ def main() -> None:
                 env = {**os.environ, "SLOTWISE_CONF_TASKMANAGER_JVM_CACHE_DIRECTORY": f"{directory}/caches"}
                 subprocess.run(slotwise_argv("cache", "build"), env=env, capture_output=True, check=True)
             env["SLOTWISE_CONF_TASKMANAGER_WARM_DRIVERS"] = "0"
+            # Usually nothing is made ready while the machine is as busy as this job keeps it.
+            env["SLOTWISE_CONF_TASKMANAGER_WARM_QUIET_TIME"] = "0s"
             env["SLOTWISE_CONF_TASKMANAGER_WARM_MODE"] = "full" if prefix.startswith("warm") else "off"
             rounds = []
             for number in range(given.rounds):
