@@ -71,7 +71,8 @@ private[slotwise] object Outputs {
 
   /** Whether no partition of the table lies elsewhere. */
   private def hasAllBelow(session: SparkSession, table: CatalogTable): Boolean =
-    !table.tracksPartitionsInCatalog || session.sessionState.catalog.listPartitions(table.identifier).forall {
+    // Hive says of its tables without partitions, too, that it keeps track of them.
+    table.partitionColumnNames.isEmpty || !table.tracksPartitionsInCatalog || session.sessionState.catalog.listPartitions(table.identifier).forall {
       partition => partition.location.toString.startsWith(table.location.toString)
     }
 
