@@ -146,6 +146,7 @@ async def _master(given: dict[str, Any], single: SingleJob | None) -> int:
         job_master=configuration.job_master(),
         settings=configuration.effective(),
         log_limits=configuration.job_logs(),
+        blob_limits=configuration.blobs(),
         log_file=output_file(),
         worker_logs=directory / "workers",
         log_events=True,
