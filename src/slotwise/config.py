@@ -467,6 +467,11 @@ class Configuration:
         folder: Path | None = self.get("taskmanager.jvm-cache.directory")
         return folder or Path(platformdirs.user_cache_dir("slotwise")) / "jvm"
 
+    def uploads_root(self) -> Path:
+        """Where workers keep uploaded files and the environments made of them."""
+        folder: Path | None = self.get("taskmanager.uploads.directory")
+        return folder or Path(platformdirs.user_cache_dir("slotwise")) / "uploads"
+
     def warm_units(self, mode: str | None = None) -> tuple[int, int]:
         """How many drivers and executors wait on a worker, at most. ``mode`` goes before the configured one."""
         mode = mode or self.get("taskmanager.warm.mode")

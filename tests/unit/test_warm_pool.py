@@ -59,10 +59,16 @@ class PoolLauncher(ShellLauncher):
     env: dict[str, str] = {}  # noqa: RUF012 - replaced, never changed
 
     async def commands(
-        self, allocation: AllocationId, job: JobId, process: str, spec: ProcessSpec, slot_dir: Path
+        self,
+        allocation: AllocationId,
+        job: JobId,
+        process: str,
+        spec: ProcessSpec,
+        slot_dir: Path,
+        on_log: Callable[[Path], None],
     ) -> list[SlotCommand]:
         """One command."""
-        (plain,) = await super().commands(allocation, job, process, spec, slot_dir)
+        (plain,) = await super().commands(allocation, job, process, spec, slot_dir, on_log)
         env = {**plain.env, **self.env}
         handover = Handover((str(self.shape.heap_bytes),), ("sh",), {})
         unit = self.pool.take(self.shape, Command(plain.argv, env, {}, plain.cwd, handover), slot_dir)

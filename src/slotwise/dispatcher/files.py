@@ -306,7 +306,8 @@ class LocalFiles(ObjectFiles):
         folder = self._path
         for part in name.split("/")[:-1]:
             if not (folder / part).is_dir():
-                (folder / part).mkdir(mode=0o700)
+                # Another thread may be making it as well.
+                (folder / part).mkdir(mode=0o700, exist_ok=True)
                 _sync_directory(folder)
             folder /= part
         return folder

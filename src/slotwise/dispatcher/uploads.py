@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import itertools
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from http import HTTPStatus
+from pathlib import Path
 
 import msgspec
 import structlog
@@ -141,6 +143,18 @@ class UploadedFiles:
         self._used[name] = self._clock()
         self.received += size
         return size
+
+    async def add(self, name: str, source: Path | bytes) -> None:
+        """Keep a file of this machine, or bytes, as :meth:`take` does."""
+        if not self.missing((name,)):
+            return
+        with io.BytesIO(source) if isinstance(source, bytes) else source.open("rb") as file:
+
+            async def pieces() -> AsyncIterator[bytes]:
+                while piece := await asyncio.to_thread(file.read, _PIECE_BYTES):
+                    yield piece
+
+            await self.take(name, pieces(), None)
 
     def _too_large(self) -> ClusterError:
         limit = format_bytes(self.limits.file_bytes)
