@@ -112,9 +112,6 @@ def test_a_project_is_uploaded_whole_and_its_modules_are_there_on_executors(clus
     (project / "transformations").mkdir(parents=True)
     (project / "spark-pipeline.yml").write_text(
         f"name: made\nstorage: file://{tmp_path}/storage\nlibraries:\n  - glob:\n      include: transformations/**\n"
-        f"configuration:\n  spark.executor.memory: 512m\n  spark.executor.memoryOverhead: 256m\n"
-        f"  spark.driver.memory: 512m\n  spark.driver.memoryOverhead: 256m\n"
-        f"  spark.sql.warehouse.dir: {tmp_path}/warehouse\n"
     )
     (project / "helper_of_project.py").write_text("STEP = 100\n")
     (project / "transformations" / "made.py").write_text(
@@ -125,7 +122,16 @@ def test_a_project_is_uploaded_whole_and_its_modules_are_there_on_executors(clus
         "@dp.materialized_view\ndef made():\n"
         '    return SparkSession.active().range(3).select(stepped("id").alias("x"))\n'
     )
-    first = cluster.sandbox.run("submit", "--upload", "always", "--wait", "project", cwd=tmp_path)
+    always = (
+        "submit",
+        "--upload",
+        "always",
+        "--wait",
+        *SMALL,
+        "--conf",
+        f"spark.sql.warehouse.dir={tmp_path}/warehouse",
+    )
+    first = cluster.sandbox.run(*always, "project", cwd=tmp_path)
     assert first.returncode == 0, first.stderr
     assert "3 uploaded file(s)" in first.stderr
     rows = [row["x"] for file in (tmp_path / "warehouse").rglob("*.parquet") for row in read_table(file).to_pylist()]
@@ -134,7 +140,7 @@ def test_a_project_is_uploaded_whole_and_its_modules_are_there_on_executors(clus
     (project / "helper_of_project.py").write_text("STEP = 200\n")
     (tmp_path / "elsewhere").mkdir()
     project.rename(tmp_path / "elsewhere" / "project")
-    second = cluster.sandbox.run("submit", "--upload", "always", "--wait", "elsewhere/project", cwd=tmp_path)
+    second = cluster.sandbox.run(*always, "elsewhere/project", cwd=tmp_path)
     assert second.returncode == 0, second.stderr
     assert "2 had to be sent" in second.stderr
     rows = [row["x"] for file in (tmp_path / "warehouse").rglob("*.parquet") for row in read_table(file).to_pylist()]
