@@ -213,7 +213,7 @@ class UploadedFiles:
         number, name = next(self._holds), spec.uploads.manifest
         self._held[number] = frozenset((name,))
         try:
-            if self.missing((name,)) if is_sha256(name) else True:
+            if not is_sha256(name) or self.missing((name,)):
                 raise ClusterError(f"the list of uploaded files, {name[:64]}, is not here; upload it first")
             manifest = await self._manifest(name)
             needed = manifest.hashes
