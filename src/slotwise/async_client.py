@@ -8,13 +8,14 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from http import HTTPStatus
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, BinaryIO
 
 import httpx
 
@@ -22,10 +23,13 @@ from slotwise.client import Details
 from slotwise.connection import (
     ATTEMPTS,
     FINAL_STATES,
+    PIECE_BYTES,
     RETRY_S,
+    UPLOAD_TIMEOUT,
     Connection,
     Request,
     ServerSentEvents,
+    blob_path,
     cancel_call,
     changes_call,
     is_away,
@@ -33,6 +37,8 @@ from slotwise.connection import (
     jobs_call,
     log_call,
     may_have_broken_off,
+    missing_call,
+    named_upload,
     one_of,
     problem_of,
     scale_call,
@@ -42,6 +48,7 @@ from slotwise.job_options import describe
 from slotwise.model.errors import ClusterError
 from slotwise.model.job import JobSpec
 from slotwise.tls import ClientTls
+from slotwise.uploading import UploadPlan, check_sizes, plan_upload, wants_upload
 
 
 class AsyncClient:
@@ -90,17 +97,69 @@ class AsyncClient:
 
     # ------------------------------------------------------------------------------------------- jobs
 
-    async def submit(self, program: str | Path | JobSpec, args: Sequence[str] = (), **options: Any) -> str:
-        """See :meth:`slotwise.Client.submit`."""
-        call = submit_call(describe(program, args, options), secrets.token_hex(16))
+    async def submit(
+        self,
+        program: str | Path | JobSpec,
+        args: Sequence[str] = (),
+        *,
+        upload: str = "auto",
+        requirements: str | Path | None = None,
+        on_upload: Callable[[int, int], None] | None = None,
+        **options: Any,
+    ) -> str:
+        """See :meth:`slotwise.Client.submit`. Files are read in threads."""
+        spec = describe(program, args, options)
+        mode = "never" if upload == "auto" and spec is program else upload
+        files = await asyncio.to_thread(wants_upload, mode, self.url)
+        plan = await asyncio.to_thread(plan_upload, spec, requirements, files=files)
+        call = submit_call(plan.spec, secrets.token_hex(16))
         for attempt in range(ATTEMPTS):
+            await self.upload(plan, on_upload)
             try:
                 return str((await self._call(call))["jid"])
             except ClusterError as error:
-                if attempt == ATTEMPTS - 1 or not may_have_broken_off(error):
+                if attempt == ATTEMPTS - 1 or not (may_have_broken_off(error) or await self._lacks(plan, error)):
                     raise
                 await asyncio.sleep(RETRY_S)
         raise AssertionError("unreachable")
+
+    async def upload(self, plan: UploadPlan, progress: Callable[[int, int], None] | None = None) -> int:
+        """See :meth:`slotwise.Client.upload`."""
+        if not plan.sources:
+            return 0
+        answer = await self._call(missing_call(plan.sources))
+        total, before = check_sizes(plan, answer["missing"], answer["max-file-size"]), 0
+        for name in answer["missing"]:
+            source = plan.sources[name]
+            before = await self._put(name, source, before, lambda done: progress and progress(done, total))
+        return len(answer["missing"])
+
+    async def _put(self, name: str, source: Path | bytes, before: int, sent: Callable[[int], object]) -> int:
+        for attempt in range(ATTEMPTS):
+            with io.BytesIO(source) if isinstance(source, bytes) else source.open("rb") as file:
+                size = file.seek(0, io.SEEK_END)
+                file.seek(0)
+
+                async def pieces(file: BinaryIO = file, done: int = before) -> AsyncIterator[bytes]:
+                    while piece := await asyncio.to_thread(file.read, PIECE_BYTES):
+                        yield piece
+                        done += len(piece)
+                        sent(done)
+
+                headers = {"Content-Length": str(size)}
+                try:
+                    await self.call("PUT", blob_path(name), content=pieces(), headers=headers, timeout=UPLOAD_TIMEOUT)
+                except ClusterError as error:
+                    if attempt == ATTEMPTS - 1 or not is_away(error):
+                        raise named_upload(source, error) from error
+                    await asyncio.sleep(RETRY_S)
+                else:
+                    return before + size
+        raise AssertionError("unreachable")
+
+    async def _lacks(self, plan: UploadPlan, error: ClusterError) -> bool:
+        refused = error.status == HTTPStatus.CONFLICT and bool(plan.sources)
+        return refused and bool((await self._call(missing_call(plan.sources)))["missing"])
 
     async def jobs(
         self,

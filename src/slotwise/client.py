@@ -8,13 +8,14 @@
 
 from __future__ import annotations
 
+import io
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from http import HTTPStatus
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, BinaryIO
 
 import httpx
 
@@ -22,10 +23,13 @@ from slotwise.connection import (
     ATTEMPTS,
     DEFAULT_PORT,
     FINAL_STATES,
+    PIECE_BYTES,
     RETRY_S,
+    UPLOAD_TIMEOUT,
     Connection,
     Request,
     ServerSentEvents,
+    blob_path,
     cancel_call,
     changes_call,
     default_master_url,
@@ -35,6 +39,8 @@ from slotwise.connection import (
     jobs_call,
     log_call,
     may_have_broken_off,
+    missing_call,
+    named_upload,
     one_of,
     problem_of,
     read_token,
@@ -46,6 +52,7 @@ from slotwise.job_options import describe
 from slotwise.model.errors import ClusterError
 from slotwise.model.job import JobSpec
 from slotwise.tls import ClientTls
+from slotwise.uploading import UploadPlan, check_sizes, plan_upload, wants_upload
 
 __all__ = [
     "DEFAULT_PORT",
@@ -109,20 +116,78 @@ class Client:
 
     # ------------------------------------------------------------------------------------------- jobs
 
-    def submit(self, program: str | Path | JobSpec, args: Sequence[str] = (), **options: Any) -> str:
+    def submit(
+        self,
+        program: str | Path | JobSpec,
+        args: Sequence[str] = (),
+        *,
+        upload: str = "auto",
+        requirements: str | Path | None = None,
+        on_upload: Callable[[int, int], None] | None = None,
+        **options: Any,
+    ) -> str:
         """Submit a job and return its id: a program or pipeline project with its arguments and options (see
         :func:`slotwise.job_options.describe`), or a whole specification. Repeated when the connection breaks, under
         one idempotency key.
+
+        ``upload``: whether its files are uploaded (always), or named by paths that workers can read (never); auto
+        uploads them to a master on another machine, and leaves a whole specification as it is. ``requirements``: a
+        ``requirements.txt`` or ``uv.lock`` that the job's Python environment is built from. ``on_upload`` is told the
+        bytes that were sent and those that there are to send.
         """
-        call = submit_call(describe(program, args, options), secrets.token_hex(16))
+        spec = describe(program, args, options)
+        files = wants_upload("never" if upload == "auto" and spec is program else upload, self.url)
+        plan = plan_upload(spec, requirements, files=files)
+        call = submit_call(plan.spec, secrets.token_hex(16))
         for attempt in range(ATTEMPTS):
+            self.upload(plan, on_upload)
             try:
                 return str(self._call(call)["jid"])
             except ClusterError as error:
-                if attempt == ATTEMPTS - 1 or not may_have_broken_off(error):
+                if attempt == ATTEMPTS - 1 or not (may_have_broken_off(error) or self._lacks(plan, error)):
                     raise
                 time.sleep(RETRY_S)
         raise AssertionError("unreachable")
+
+    def upload(self, plan: UploadPlan, progress: Callable[[int, int], None] | None = None) -> int:
+        """Upload what the master lacks of a plan (:func:`slotwise.uploading.plan_upload`); returns how many files that
+        were. A connection that breaks is tried again.
+        """
+        if not plan.sources:
+            return 0
+        answer = self._call(missing_call(plan.sources))
+        total, before = check_sizes(plan, answer["missing"], answer["max-file-size"]), 0
+        for name in answer["missing"]:
+            before = self._put(name, plan.sources[name], before, lambda done: progress and progress(done, total))
+        return len(answer["missing"])
+
+    def _put(self, name: str, source: Path | bytes, before: int, sent: Callable[[int], object]) -> int:
+        for attempt in range(ATTEMPTS):
+            with io.BytesIO(source) if isinstance(source, bytes) else source.open("rb") as file:
+                size = file.seek(0, io.SEEK_END)
+                file.seek(0)
+
+                def pieces(file: BinaryIO = file, done: int = before) -> Iterator[bytes]:
+                    while piece := file.read(PIECE_BYTES):
+                        yield piece
+                        done += len(piece)
+                        sent(done)
+
+                headers = {"Content-Length": str(size)}
+                try:
+                    self.call("PUT", blob_path(name), content=pieces(), headers=headers, timeout=UPLOAD_TIMEOUT)
+                except ClusterError as error:
+                    if attempt == ATTEMPTS - 1 or not is_away(error):
+                        raise named_upload(source, error) from error
+                    time.sleep(RETRY_S)
+                else:
+                    return before + size
+        raise AssertionError("unreachable")
+
+    def _lacks(self, plan: UploadPlan, error: ClusterError) -> bool:
+        """Whether a submission was refused because of files that have gone since they were asked for."""
+        refused = error.status == HTTPStatus.CONFLICT and bool(plan.sources)
+        return refused and bool(self._call(missing_call(plan.sources))["missing"])
 
     def find_job(self, given: str) -> str:
         """The id of the job that ``given`` is, or is the beginning of (with or without `job-`). Raises

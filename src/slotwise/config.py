@@ -18,6 +18,7 @@ from typing import Any
 import platformdirs
 import yaml
 
+from slotwise.dispatcher.uploads import BlobLimits
 from slotwise.jobmaster.config import JobMasterConfig
 from slotwise.model.errors import ConfigError, SizeError
 from slotwise.model.resources import ResourceProfile, parse_bytes, parse_cpu
@@ -125,6 +126,7 @@ def _one_of(*words: str) -> Callable[[str, str], str]:
     return parse
 
 
+_parse_installer = _one_of("auto", "uv", "pip")
 _parse_level = _one_of("debug", "info", "warning", "error")
 _parse_format = _one_of("text", "json")
 
@@ -186,6 +188,20 @@ _ALL = (
         "job.logs.retention.max-jobs", "1000", _N, "Of so many ended jobs, the ones that ended last, logs are kept."
     ),
     Option("job.logs.retention.max-age", "30 d", _D, "For so long after their job's end logs are kept; -1: for ever."),
+    Option("blob.max-file-size", "4g", parse_bytes, "An uploaded file may have so much."),
+    Option(
+        "blob.max-total-size",
+        "50g",
+        parse_bytes,
+        "All uploaded files together, in the master's directory: those that no job needs go when there is no room.",
+    ),
+    Option(
+        "blob.retention.max-age",
+        "1 d",
+        _D,
+        "How long an uploaded file is kept that no unfinished job needs, after it was last asked for; -1: until there "
+        "is no room.",
+    ),
     Option(
         "log.level", "info", _parse_level, "What masters and workers log of themselves: debug, info, warning, error."
     ),
@@ -296,6 +312,37 @@ _ALL = (
         _D,
         "A cache is made when for so long no driver or executor was started on the worker and its machine is not busy; "
         "0: at once, and however busy it is.",
+    ),
+    Option(
+        "taskmanager.uploads.directory",
+        "",
+        _parse_folder,
+        "Where a worker keeps uploaded files and Python environments made of them, for all workers of this user on its "
+        "machine (default: uploads in the user's cache folder for slotwise).",
+    ),
+    Option(
+        "taskmanager.uploads.max-size",
+        "10g",
+        parse_bytes,
+        "Uploaded files that are kept there, for the next job: those used longest ago go first.",
+    ),
+    Option(
+        "taskmanager.environments.max-size",
+        "20g",
+        parse_bytes,
+        "Likewise for Python environments; one that a slot uses never goes.",
+    ),
+    Option(
+        "taskmanager.environments.build-timeout",
+        "15 min",
+        _D,
+        "A Python environment that is not built after so long fails its job.",
+    ),
+    Option(
+        "taskmanager.environments.installer",
+        "auto",
+        _parse_installer,
+        "What builds them: uv, pip, or auto (uv where a worker finds it, else pip). A uv.lock needs uv.",
     ),
     Option(
         "taskmanager.warm.mode",
@@ -420,6 +467,11 @@ class Configuration:
         folder: Path | None = self.get("taskmanager.jvm-cache.directory")
         return folder or Path(platformdirs.user_cache_dir("slotwise")) / "jvm"
 
+    def uploads_root(self) -> Path:
+        """Where workers keep uploaded files and the environments made of them."""
+        folder: Path | None = self.get("taskmanager.uploads.directory")
+        return folder or Path(platformdirs.user_cache_dir("slotwise")) / "uploads"
+
     def warm_units(self, mode: str | None = None) -> tuple[int, int]:
         """How many drivers and executors wait on a worker, at most. ``mode`` goes before the configured one."""
         mode = mode or self.get("taskmanager.warm.mode")
@@ -474,6 +526,14 @@ class Configuration:
             job_bytes=self.get("job.logs.max-size"),
             ended_jobs=self.get("job.logs.retention.max-jobs"),
             ended_s=self.get("job.logs.retention.max-age"),
+        )
+
+    def blobs(self) -> BlobLimits:
+        """How much of uploaded files is kept."""
+        return BlobLimits(
+            file_bytes=self.get("blob.max-file-size"),
+            total_bytes=self.get("blob.max-total-size"),
+            unused_s=self.get("blob.retention.max-age"),
         )
 
     def job_master(self) -> JobMasterConfig:

@@ -161,6 +161,31 @@ def submit_call(spec: JobSpec, key: str) -> Request:
     return Request("POST", "/v1/jobs", headers=headers, content=msgspec.json.encode(spec))
 
 
+def missing_call(names: Iterable[str]) -> Request:
+    """POST /v1/blobs/missing."""
+    headers = {"Content-Type": "application/json"}
+    return Request("POST", "/v1/blobs/missing", headers=headers, content=msgspec.json.encode({"hashes": list(names)}))
+
+
+def blob_path(name: str) -> str:
+    """The path of an uploaded file."""
+    return f"/v1/blobs/{name}"
+
+
+def named_upload(source: Path | bytes, error: ClusterError) -> ClusterError:
+    """The same error with the file that it is about."""
+    what = "the list of the job's files" if isinstance(source, bytes) else source
+    named = ClusterError(f"{what} was not uploaded: {error}", error.status)
+    named.__cause__ = error.__cause__
+    return named
+
+
+UPLOAD_TIMEOUT = httpx.Timeout(60.0, read=600.0)
+"""The answer to an upload comes when all of it is on the master's disk."""
+
+PIECE_BYTES = 1024 * 1024
+
+
 def jobs_call(
     state: Iterable[str] | str, name: str | None, offset: int, limit: int | None, order: str | None
 ) -> Request:

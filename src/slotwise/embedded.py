@@ -69,6 +69,7 @@ class EmbeddedCluster:
             resource_manager=configuration.resource_manager(self.shape, max_workers),
             job_master=configuration.job_master(),
             log_limits=configuration.job_logs(),
+            blob_limits=configuration.blobs(),
             settings=configuration.effective(),
             worker_logs=self._scratch / "workers",
         )

@@ -23,12 +23,14 @@ from starlette.applications import Starlette
 
 from slotwise import __version__
 from slotwise.dispatcher.audit import AuditLog
+from slotwise.dispatcher.blob_store import FileBlobStore
 from slotwise.dispatcher.files import open_files
 from slotwise.dispatcher.http.app import build_app
 from slotwise.dispatcher.http.auth import Authenticator
 from slotwise.dispatcher.job_store import FileJobStore
 from slotwise.dispatcher.machine import Dispatcher, DispatcherConfig
 from slotwise.dispatcher.tokens import TokenStore
+from slotwise.dispatcher.uploads import BlobLimits, UploadedFiles
 from slotwise.ha.base import Grant, LeaderElection
 from slotwise.ha.embedded import EmbeddedLeaderElection
 from slotwise.jobmaster.config import JobMasterConfig
@@ -49,6 +51,7 @@ from slotwise.model.ids import (
 )
 from slotwise.model.job import ExecutorBounds, JobSpec, JobState
 from slotwise.model.process import DriverReport
+from slotwise.model.uploads import Uploads
 from slotwise.protocol.codec import Mail
 from slotwise.protocol.effects import (
     ConnectionClosed,
@@ -97,8 +100,8 @@ _TELL_ENDED_AFTER_S = (1.0, 5.0, 15.0)
 class MasterOptions(msgspec.Struct, frozen=True):
     """How a master is started. ``port`` 0 takes that of the master before in ``directory``, else a free one.
     ``directory`` keeps the leadership, the jobs' records, logs and events, the tokens and the audit log;
-    ``log_limits``: how much of jobs' output. ``token``: the cluster's own, for whoever may do everything and for its
-    workers.
+    ``log_limits``: how much of jobs' output, ``blob_limits``: how much of uploaded files. ``token``: the cluster's own,
+    for whoever may do everything and for its workers.
     ``settings``: the configuration as text, to be shown. ``log_file``: where this process's log goes, if anywhere;
     ``worker_logs``: the folder with the output of workers that it starts. ``log_events``: whether its log has what
     happens. ``tls``: None for plain HTTP.
@@ -112,6 +115,7 @@ class MasterOptions(msgspec.Struct, frozen=True):
     job_master: JobMasterConfig = JobMasterConfig()
     settings: dict[str, str] = {}
     log_limits: LogLimits = LogLimits()
+    blob_limits: BlobLimits = BlobLimits()
     log_file: Path | None = None
     worker_logs: Path | None = None
     log_events: bool = False
@@ -187,6 +191,9 @@ class Master:
         store = FileJobStore(files)
         self.auth = Authenticator(TokenStore(files, self.options.token), monotonic, secure=self.options.tls is not None)
         recovered = store.recover()
+        # Beside the jobs' records, so that whoever takes over from this master has them too.
+        self.uploads = UploadedFiles(FileBlobStore(files), self.options.blob_limits, self._uploads_of_jobs, monotonic)
+        await asyncio.to_thread(self.uploads.load)
         self.events = EventLog(self.options.directory / "jobs", grant.epoch)
         self.changes = Changes(grant.epoch)
         self.auth.on_revoked.append(self.changes.wake)
@@ -213,7 +220,9 @@ class Master:
         for worker in before.ended:
             exited = WorkerExited(worker, "it ended while there was no master", started=True)
             self._timers += [loop.call_later(after, self.worker_exited, exited) for after in _TELL_ENDED_AFTER_S]
-        self._upkeep = asyncio.gather(self._retry_records(), remove_outlived(self.logs, self._with_logs))
+        self._upkeep = asyncio.gather(
+            self._retry_records(), remove_outlived(self.logs, self._with_logs), self.uploads.keep_swept()
+        )
         self._upkeep.add_done_callback(self._on_upkeep_over)
         await self._serve(bound)
 
@@ -270,6 +279,11 @@ class Master:
             if record.released and self.logs.has_logs(record.job):
                 times = self.events.times(record.job)
                 yield record.job, times.end_unix_s or times.last_unix_s
+
+    def _uploads_of_jobs(self) -> dict[JobId, Uploads]:
+        """What jobs have uploaded whose processes may need it still."""
+        records = self.dispatcher.jobs.values()
+        return {r.job: r.spec.uploads for r in records if not r.released and r.spec.uploads is not None}
 
     def _on_upkeep_over(self, upkeep: asyncio.Future[Any]) -> None:
         if not upkeep.cancelled() and (error := upkeep.exception()) is not None:
@@ -505,7 +519,13 @@ class Master:
     async def _submit(self, spec: JobSpec, key: str | None) -> JobId:
         if self.only_job is not None:
             raise ClusterError(f"this master was started for one job, {self.only_job}; it takes no other")
-        answer = await self.ask(SubmitJob(key or self._ids.new_id("key"), spec))
+        key = key or self._ids.new_id("key")
+        if self.dispatcher.knows_key(key):
+            # Accepted before: what it has uploaded may be gone by now.
+            answer = await self.ask(SubmitJob(key, spec))
+        else:
+            async with self.uploads.admitted(spec):
+                answer = await self.ask(SubmitJob(key, spec))
         if isinstance(answer, JobAccepted):
             return answer.job
         raise ClusterError(answer.reason if isinstance(answer, JobRefused) else "the submission was not understood")

@@ -14,17 +14,21 @@ import structlog
 
 from slotwise import __version__
 from slotwise.model.ids import WorkerId
-from slotwise.model.resources import ResourceProfile
+from slotwise.model.resources import GIB, ResourceProfile
 from slotwise.protocol.codec import PROTOCOL_VERSION, Frame, Hello, LogData, LogPosition, Mail
 from slotwise.protocol.effects import DriverSaid, Effects, ProcessChanged, StopRequested
 from slotwise.runtime.actor import Actor
+from slotwise.runtime.blob_cache import BlobCache
 from slotwise.runtime.clock import RandomIds, monotonic
+from slotwise.runtime.environments import Environments
 from slotwise.runtime.events import tell
+from slotwise.runtime.fetch import MasterBlobs
 from slotwise.runtime.home import settle, sweep_stale
 from slotwise.runtime.kept import KeeperSettings
 from slotwise.runtime.log_context import recent_lines
 from slotwise.runtime.logs import LogShipper
 from slotwise.runtime.slots import SlotRunner
+from slotwise.runtime.staging import Staging
 from slotwise.runtime.stream import MasterStream
 from slotwise.spark.bridge import BridgeServer
 from slotwise.spark.jvm_cache_keeper import KeeperPolicy
@@ -39,6 +43,19 @@ _OWN_LOG_INTERVAL_S = 1.0
 
 
 @dataclass(frozen=True)
+class UploadPolicy:
+    """How a worker keeps uploaded files and the Python environments made of them, below ``root``; see the options
+    ``taskmanager.uploads.*`` and ``taskmanager.environments.*``.
+    """
+
+    root: Path
+    blob_bytes: int = 10 * GIB
+    environment_bytes: int = 20 * GIB
+    build_timeout_s: float = 900.0
+    installer: str = "auto"
+
+
+@dataclass(frozen=True)
 class WorkerOptions:
     """How a worker is started. Its directory is made below ``base`` and removed at the end. Without a ``worker`` it
     takes over what another of this host has left there alive, if it can, or draws an id of its own.
@@ -47,6 +64,7 @@ class WorkerOptions:
     long its executors may move what they hold when it is told to go by SIGTERM. ``jvm_cache_root``:
     where caches of loaded classes are (None: neither used nor made); one is made when no process was started for
     ``jvm_cache_quiet_s`` seconds. ``warm``: what waits for drivers and executors to come (None: nothing).
+    ``uploads``: None takes no jobs with uploaded files.
     """
 
     master_url: str
@@ -65,6 +83,7 @@ class WorkerOptions:
     jvm_cache_root: Path | None = None
     jvm_cache_quiet_s: float = 15.0
     warm: WarmPolicy | None = None
+    uploads: UploadPolicy | None = None
     tls: ClientTls = field(default_factory=ClientTls)
 
 
@@ -117,12 +136,14 @@ class WorkerProcess:
         bridge = BridgeServer(lambda allocation, report: self._actor.post(DriverSaid(allocation, report)))
         await bridge.start(home.record.bridge_port)
         home.note_bridge(bridge.port)
+        source = MasterBlobs(options.master_url, options.token, options.tls)
         launcher = SparkLauncher(
             bridge,
             options.host,
             options.total.extended,
             cache_root=options.jvm_cache_root,
             cache_policy=KeeperPolicy(quiet_s=options.jvm_cache_quiet_s),
+            staging=self._staging(options.uploads, source) if options.uploads is not None else None,
         )
         keepers = KeeperSettings(home.lock, options.orphan_timeout_s)
         self._runner = SlotRunner(home.directory, launcher, self._shipper, self._on_process, self._on_crash, keepers)
@@ -167,7 +188,24 @@ class WorkerProcess:
             await self._stream.close()
             await self._actor.stop()
             await bridge.close()
+            await source.close()
             home.remove()
+
+    def _staging(self, policy: UploadPolicy, source: MasterBlobs) -> Staging:
+        blobs = BlobCache(policy.root, policy.blob_bytes, source)
+        environments = Environments(
+            policy.root,
+            blobs,
+            policy.environment_bytes,
+            policy.build_timeout_s,
+            policy.installer,
+            self._note_group,
+        )
+        return Staging(blobs, environments)
+
+    def _note_group(self, pid: int, there: bool) -> None:
+        # The runner comes later than the launcher, whose part this is.
+        self._runner.note_keeper(pid, there)
 
     async def _watch_memory(self, machine: TaskExecutor, launcher: SparkLauncher) -> None:
         process = psutil.Process()

@@ -28,6 +28,7 @@ SMALL = (
 )
 NO_JVM_CACHE = "SLOTWISE_CONF_TASKMANAGER_JVM_CACHE_MODE"
 NO_WARM_UNITS = "SLOTWISE_CONF_TASKMANAGER_WARM_MODE"
+UPLOADS = "SLOTWISE_CONF_TASKMANAGER_UPLOADS_DIRECTORY"
 SLOT_BYTES = 768 * 1024 * 1024
 
 
@@ -56,6 +57,7 @@ class Sandbox:
             # Or every test would begin to make one.
             NO_JVM_CACHE: "off",
             NO_WARM_UNITS: "off",
+            UPLOADS: str(directory / "uploads"),
             "TEST_MARK": self.mark,
             "TMPDIR": str(self.temporary),
         }

@@ -25,6 +25,7 @@ ANYBODY = {"nobody", "join", "viewer", "submitter", "admin", "cluster"}
 READERS = {"viewer", "submitter", "admin", "cluster"}
 SUBMITTERS = {"submitter", "admin", "cluster"}
 ADMINS = {"admin", "cluster"}
+WORKERS = {"join", "cluster"}
 EXPECTED = {
     "GET /healthz": ANYBODY,
     "GET /readyz": ANYBODY,
@@ -40,6 +41,9 @@ EXPECTED = {
     "DELETE /v1/cluster": ADMINS,
     "PATCH /v1/taskmanagers/{worker}": ADMINS,
     "POST /v1/jobs": SUBMITTERS,
+    "POST /v1/blobs/missing": SUBMITTERS,
+    "PUT /v1/blobs/{sha256}": SUBMITTERS,
+    "GET /v1/blobs/{sha256}": WORKERS,
     "PATCH /v1/jobs/{job}": SUBMITTERS,
     "PUT /v1/jobs/{job}/resource-requirements": SUBMITTERS,
     "GET /v1/overview": READERS,
@@ -108,7 +112,7 @@ def test_every_call_lets_in_whom_it_should_and_nobody_else(cast: Cast) -> None:
     assert {f"{call.method} {call.template}" for call in calls} == set(EXPECTED)
     for call in calls:
         name = f"{call.method} {call.template}"
-        path = call.template.format(job=cast.job, worker="w", name="n", page="p")
+        path = call.template.format(job=cast.job, worker="w", name="n", page="p", sha256="0" * 64)
         for who, token in cast.tokens.items():
             with cast.service.client(token) as client:
                 found = status(client, call.method, path)

@@ -61,7 +61,13 @@ class ShellLauncher:
         self.ended_slots: list[AllocationId] = []
 
     async def commands(
-        self, allocation: AllocationId, job: JobId, process: str, spec: ProcessSpec, slot_dir: Path
+        self,
+        allocation: AllocationId,
+        job: JobId,
+        process: str,
+        spec: ProcessSpec,
+        slot_dir: Path,
+        on_log: Callable[[Path], None],
     ) -> list[SlotCommand]:
         """Helpers first."""
         assert isinstance(spec, ExecutorProcess)
@@ -72,6 +78,9 @@ class ShellLauncher:
             SlotCommand(("/bin/sh", "-c", part), env, str(slot_dir), name, name)
             for part, name in zip(parts, names, strict=True)
         ]
+
+    def give_up(self, allocation: AllocationId) -> None:
+        """Nothing takes long here."""
 
     def in_use(self, used: ResourceProfile) -> None:
         """Nothing depends on it."""

@@ -271,6 +271,9 @@ AROUND = {
     "slotwise_event_write_errors_total",
     "slotwise_log_write_errors_total",
     "slotwise_log_cut_bytes_total",
+    "slotwise_uploaded_files",
+    "slotwise_uploaded_bytes",
+    "slotwise_uploads_received_bytes_total",
     "slotwise_event_stream_watchers",
     "slotwise_worker_streams",
 }

@@ -57,15 +57,25 @@ class PoolLauncher(ShellLauncher):
     pool: WarmPool
     shape = SMALL
     env: dict[str, str] = {}  # noqa: RUF012 - replaced, never changed
+    staged: tuple[str, ...] = ()
 
     async def commands(
-        self, allocation: AllocationId, job: JobId, process: str, spec: ProcessSpec, slot_dir: Path
+        self,
+        allocation: AllocationId,
+        job: JobId,
+        process: str,
+        spec: ProcessSpec,
+        slot_dir: Path,
+        on_log: Callable[[Path], None],
     ) -> list[SlotCommand]:
         """One command."""
-        (plain,) = await super().commands(allocation, job, process, spec, slot_dir)
+        (plain,) = await super().commands(allocation, job, process, spec, slot_dir, on_log)
+        for name in self.staged:
+            (slot_dir / name).mkdir()
+            (slot_dir / name / "inside").write_text("staged\n")
         env = {**plain.env, **self.env}
         handover = Handover((str(self.shape.heap_bytes),), ("sh",), {})
-        unit = self.pool.take(self.shape, Command(plain.argv, env, {}, plain.cwd, handover), slot_dir)
+        unit = self.pool.take(self.shape, Command(plain.argv, env, {}, plain.cwd, handover), slot_dir, self.staged)
         # Time for others.
         await asyncio.sleep(0.05)
         order = {"args": plain.argv[2:]}
@@ -167,6 +177,20 @@ def test_a_slots_process_becomes_one_that_waits(tmp_path: Path) -> None:
             # Another takes its place.
             await made.until_ready()
             assert made.pids() != [pid]
+
+    asyncio.run(scenario())
+
+
+def test_what_was_put_into_the_slot_before_is_there_for_what_waited(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with setting(tmp_path) as made:
+            await made.until_ready()
+            (pid,) = made.pids()
+            made.launcher.staged = ("job",)
+            made.owner.start("s-1", "cat job/inside; exit 3")
+            ended = await made.owner.until("s-1", ProcessPhase.EXITED)
+            assert (ended.pid, ended.log_tail) == (pid, ("staged",))
+            assert (made.slots / "s-1" / "job" / "inside").read_text() == "staged\n"
 
     asyncio.run(scenario())
 

@@ -108,10 +108,12 @@ def master(**given: Any) -> int:
     if given["program"] is not None:
         from slotwise.cli.console import Screen
         from slotwise.cli.single_job import SingleJob, reactive
+        from slotwise.uploading import plan_upload
 
         if given["num_executors"] is not None:
             raise UsageError("--job takes every slot there is: say --min-executors N to wait for so many at first")
-        single = SingleJob(reactive(job_spec(given["program"], given["args"], given)), Screen(quiet=False))
+        spec = reactive(job_spec(given["program"], given["args"], given))
+        single = SingleJob(plan_upload(spec, given["requirements"], files=False), Screen(quiet=False))
     elif given["args"]:
         raise UsageError(f"{given['args'][0]}: arguments belong to the program of --job")
     elif unused := given_job_options(given):
@@ -146,6 +148,7 @@ async def _master(given: dict[str, Any], single: SingleJob | None) -> int:
         job_master=configuration.job_master(),
         settings=configuration.effective(),
         log_limits=configuration.job_logs(),
+        blob_limits=configuration.blobs(),
         log_file=output_file(),
         worker_logs=directory / "workers",
         log_events=True,
@@ -365,7 +368,7 @@ def worker(**given: Any) -> int:
     from slotwise.config import load, parse_duration
     from slotwise.model.ids import WorkerId
     from slotwise.spark.warm_pool import WarmPolicy
-    from slotwise.worker import WorkerOptions, WorkerProcess
+    from slotwise.worker import UploadPolicy, WorkerOptions, WorkerProcess
 
     configuration = load(given["config_file"], given["settings"])
     warm_drivers, warm_executors = configuration.warm_units(given["warm"])
@@ -418,6 +421,13 @@ def worker(**given: Any) -> int:
         jvm_cache_root=configuration.jvm_cache_root(given["jvm_cache"]),
         jvm_cache_quiet_s=configuration.get("taskmanager.jvm-cache.quiet-time"),
         warm=warm if warm_drivers + warm_executors else None,
+        uploads=UploadPolicy(
+            configuration.uploads_root(),
+            configuration.get("taskmanager.uploads.max-size"),
+            configuration.get("taskmanager.environments.max-size"),
+            configuration.get("taskmanager.environments.build-timeout"),
+            configuration.get("taskmanager.environments.installer"),
+        ),
         tls=client_tls(given),
     )
     hidden.add(options.token)

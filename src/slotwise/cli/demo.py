@@ -21,6 +21,7 @@ from slotwise.model.errors import EnvironmentProblem, UsageError
 from slotwise.model.job import JobSpec, JobState
 from slotwise.model.resources import ResourceProfile, format_bytes, parse_bytes, parse_cpu
 from slotwise.spark.conf import JobSizes, job_sizes
+from slotwise.uploading import plan_upload
 
 _MARKER = ".slotwise-demo"
 _TABLES = ("weather", "planes", "airports", "airlines")
@@ -87,7 +88,7 @@ def demo(
         max_executors=sizes.max_executors,
     )
     shape = local_shape(configuration, total.cpu_milli, total.memory_bytes)
-    outcome = EmbeddedRun(spec, configuration, shape, workers, screen).execute()
+    outcome = EmbeddedRun(plan_upload(spec, files=False), configuration, shape, workers, screen).execute()
     if outcome.result.state is JobState.FINISHED:
         colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
         width = max(MIN_WIDTH, shutil.get_terminal_size((100, 24)).columns)

@@ -64,12 +64,12 @@ class JobFollower:
         """Pass on what the program has written since the last time."""
         store = self._master.logs
         for name in store.names(self._job):
-            if name.startswith("driver-") and name.endswith((".out", ".err")):
+            if name.startswith("driver-") and name.endswith((".out", ".err", ".setup.log")):
                 while True:
                     data, self._positions[name] = store.read(self._job, name, self._positions.get(name, 0))
                     if not data:
                         break
-                    self._show(data, error=name.endswith(".err"))
+                    self._show(data, error=not name.endswith(".out"))
 
     def _show(self, data: bytes, *, error: bool) -> None:
         """Pass output through. When nobody reads it any more (as in `| head`), the job is cancelled as by Ctrl-C."""

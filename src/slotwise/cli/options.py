@@ -40,6 +40,12 @@ _JOB_OPTIONS = [
     click.option("--files", metavar="FILES", help="Comma-separated files for the working directory of executors."),
     click.option("--archives", metavar="FILES", help="Comma-separated archives, unpacked beside executors."),
     click.option("--jars", metavar="FILES", help="Comma-separated jars for driver and executors."),
+    click.option(
+        "--requirements",
+        metavar="FILE",
+        help="A requirements.txt or uv.lock: workers build the Python environment that it describes, once, and the "
+        "program and its functions on executors run in it.",
+    ),
     click.option("--driver-memory", metavar="SIZE", help="JVM heap of the driver, as in 1g [default: 1g]."),
     click.option("--driver-cores", type=int, metavar="N", help="Cores of the driver's slot [default: 1]."),
     click.option("--executor-memory", metavar="SIZE", help="JVM heap of each executor [default: 1g]."),
@@ -112,6 +118,7 @@ JOB_PARAMETERS = (
     *("name", "conf", "properties_file", "py_files", "files", "archives", "jars", "driver_memory", "driver_cores"),
     *("executor_memory", "executor_cores", "num_executors", "min_executors", "max_executors", "restart_strategy"),
     *("restart_attempts", "restart_delay", "python", "env", "refresh", "full_refresh", "full_refresh_all", "dry_run"),
+    "requirements",
 )
 
 

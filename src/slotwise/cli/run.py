@@ -20,13 +20,14 @@ from slotwise.config import Configuration, load
 from slotwise.embedded import EmbeddedCluster, local_shape
 from slotwise.model.errors import SlotwiseError
 from slotwise.model.ids import JobId
-from slotwise.model.job import JobResult, JobSpec, JobState
+from slotwise.model.job import JobResult, JobState
 from slotwise.model.resources import parse_bytes, parse_cpu
 from slotwise.resourcemanager.sizing import WorkerShape
 from slotwise.runtime.events import Happened
 from slotwise.runtime.ownership import claim, is_abandoned
 from slotwise.spark.home import find_spark
 from slotwise.spark.java import find_java
+from slotwise.uploading import UploadPlan, plan_upload
 
 _KEPT_RUNS = 20
 
@@ -57,7 +58,8 @@ def run(program: str, args: tuple[str, ...], **given: Any) -> int:
     configuration = load(given["config_file"], given["settings"])
     shape = shape_from(configuration, given)
     spec = job_spec(program, args, given)
-    outcome = EmbeddedRun(spec, configuration, shape, given["workers"], Screen(given["quiet"])).execute()
+    plan = plan_upload(spec, given["requirements"], files=False)
+    outcome = EmbeddedRun(plan, configuration, shape, given["workers"], Screen(given["quiet"])).execute()
     return outcome.exit_code
 
 
@@ -100,9 +102,10 @@ class EmbeddedRun:
     """One job on one embedded cluster. Ctrl-C cancels it in order; a second one ends everything at once."""
 
     def __init__(
-        self, spec: JobSpec, configuration: Configuration, shape: WorkerShape, max_workers: int, screen: Screen
+        self, plan: UploadPlan, configuration: Configuration, shape: WorkerShape, max_workers: int, screen: Screen
     ) -> None:
-        self._spec = spec
+        self._spec = plan.spec
+        self._plan = plan
         self._configuration = configuration
         self._shape = shape
         self._max_workers = max_workers
@@ -130,6 +133,8 @@ class EmbeddedRun:
         directory = run_directory()
         cluster = EmbeddedCluster(directory, self._configuration, shape=self._shape, max_workers=self._max_workers)
         async with cluster:
+            for name, source in self._plan.sources.items():
+                await cluster.master.uploads.add(name, source)
             job = await cluster.master.submit(self._spec)
             follower = JobFollower(cluster.master, job, self._screen)
             following = loop.create_task(follower.until_over(lambda: self._interrupts > 1))

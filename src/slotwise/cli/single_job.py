@@ -12,6 +12,7 @@ from slotwise.cli.follow import JobFollower, exit_code_of
 from slotwise.master import Master
 from slotwise.model.errors import ClusterError, UsageError
 from slotwise.model.job import UNLIMITED_EXECUTORS, JobSpec
+from slotwise.uploading import UploadPlan
 
 _KEY = "the-job-of-this-cluster"
 _RESTORED = "an unfinished job of another program is in this directory; name another --directory"
@@ -29,10 +30,11 @@ def reactive(spec: JobSpec) -> JobSpec:
 
 
 class SingleJob:
-    """The job ``spec`` of a master that serves no other."""
+    """The job of ``plan``, of a master that serves no other."""
 
-    def __init__(self, spec: JobSpec, screen: Screen) -> None:
-        self._spec = spec
+    def __init__(self, plan: UploadPlan, screen: Screen) -> None:
+        self._spec = plan.spec
+        self._plan = plan
         self._screen = screen
 
     async def run(self, master: Master) -> int:
@@ -43,6 +45,9 @@ class SingleJob:
         unfinished = [record for record in master.dispatcher.jobs.values() if not record.released]
         if any(record not in mine or record.spec != self._spec for record in unfinished):
             raise ClusterError(_RESTORED)
+        if not unfinished:
+            for name, source in self._plan.sources.items():
+                await master.uploads.add(name, source)
         job = unfinished[0].job if unfinished else await master.submit(self._spec, f"{_KEY}-{len(mine) + 1}")
         master.only_job = job
         self._screen.say(f"{'going on with' if unfinished else 'this cluster is for'} {job} ({self._spec.name})")

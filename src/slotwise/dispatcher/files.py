@@ -8,9 +8,9 @@ FTP, SFTP or HTTP half an upload can be seen, so they are refused."""
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import secrets
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
@@ -21,7 +21,6 @@ from fsspec.implementations.local import LocalFileSystem
 from slotwise.model.errors import StoreError
 
 _PARTIAL = ".partial"
-_PIECE_BYTES = 1024 * 1024
 # fsspec protocols whose uploads replace an object whole.
 _ATOMIC = ("memory", "s3", "s3a", "gs", "gcs", "abfs", "abfss", "az")
 
@@ -39,8 +38,8 @@ class Files(Protocol):
         """Write a file whole, in place of any that there is; atomic and durable."""
         ...
 
-    def add(self, pieces: BinaryIO) -> Incoming:
-        """Begin a file whose name is known only once its content is (see :class:`Incoming`)."""
+    def add(self) -> Incoming:
+        """Begin a file that comes in pieces, whose name is known only once its content is (see :class:`Incoming`)."""
         ...
 
     def read(self, name: str) -> bytes | None:
@@ -59,6 +58,10 @@ class Files(Protocol):
         """The names (without the folder's) of what lies in ``folder``, sorted; empty where there is no folder."""
         ...
 
+    def sizes(self, folder: str = "") -> dict[str, int]:
+        """Bytes of each file (not of each folder) in ``folder``, by its name."""
+        ...
+
     def move(self, name: str, to: str) -> None:
         """Rename a file, in place of any that there is."""
         ...
@@ -73,14 +76,14 @@ class Files(Protocol):
 
 
 class Incoming(Protocol):
-    """A file on its way into a store: iterate over it to copy it, then :meth:`keep` it or leave it."""
+    """A file on its way into a store: :meth:`write` its pieces, then :meth:`keep` it; :meth:`drop` it in any case."""
 
-    def __iter__(self) -> Iterator[bytes]:
-        """Copy piece by piece; each is handed out for hashing."""
+    def write(self, piece: bytes) -> None:
+        """Take the next bytes."""
         ...
 
     def keep(self, name: str) -> None:
-        """All is copied: make it durable under ``name``."""
+        """All is there: make it durable under ``name``."""
         ...
 
     def drop(self) -> None:
@@ -115,7 +118,9 @@ def _named(what: str, name: str) -> Iterator[None]:
 
 
 class ObjectFiles:
-    """Files on an fsspec file system that replaces an object whole. Uploads of unknown name are held in memory."""
+    """Files on an fsspec file system that replaces an object whole. What comes in pieces lies in a temporary file of
+    this machine until it is complete.
+    """
 
     def __init__(self, system: Any, root: str) -> None:
         self._system = system
@@ -131,9 +136,15 @@ class ObjectFiles:
             self._system.makedirs(self._parent(name), exist_ok=True)
             self._system.pipe_file(self.where(name), data)
 
-    def add(self, pieces: BinaryIO) -> Incoming:
-        """In memory until its name is known."""
-        return _IncomingObject(self, pieces)
+    def add(self) -> Incoming:
+        """In a temporary file until it is complete."""
+        return _IncomingObject(self)
+
+    def put(self, local: Path, name: str) -> None:
+        """One upload of a local file."""
+        with _named("write", self.where(name)):
+            self._system.makedirs(self._parent(name), exist_ok=True)
+            self._system.put_file(str(local), self.where(name))
 
     def read(self, name: str) -> bytes | None:
         """One download."""
@@ -171,6 +182,20 @@ class ObjectFiles:
                 return []
         return sorted(str(path).rstrip("/").rsplit("/", 1)[-1] for path in found)
 
+    def sizes(self, folder: str = "") -> dict[str, int]:
+        """From a fresh listing."""
+        with _named("list", self.where(folder)):
+            self._system.invalidate_cache()
+            try:
+                found = self._system.ls(self.where(folder), detail=True)
+            except FileNotFoundError:
+                return {}
+        return {
+            str(entry["name"]).rstrip("/").rsplit("/", 1)[-1]: int(entry["size"])
+            for entry in found
+            if entry["type"] == "file"
+        }
+
     def move(self, name: str, to: str) -> None:
         """A copy and a removal: a crash between them leaves both, never none."""
         with _named("move", self.where(name)):
@@ -191,21 +216,23 @@ class ObjectFiles:
 
 
 class _IncomingObject:
-    def __init__(self, files: ObjectFiles, pieces: BinaryIO) -> None:
+    def __init__(self, files: ObjectFiles) -> None:
         self._files = files
-        self._pieces = pieces
-        self._data = io.BytesIO()
+        with _named("make", "a temporary file for an upload"):
+            self._file = tempfile.NamedTemporaryFile(prefix="slotwise-incoming-")  # noqa: SIM115
 
-    def __iter__(self) -> Iterator[bytes]:
-        while piece := self._pieces.read(_PIECE_BYTES):
-            self._data.write(piece)
-            yield piece
+    def write(self, piece: bytes) -> None:
+        with _named("write", self._file.name):
+            self._file.write(piece)
 
     def keep(self, name: str) -> None:
-        self._files.write(name, self._data.getvalue())
+        with _named("write", self._file.name):
+            self._file.flush()
+        self._files.put(Path(self._file.name), name)
 
     def drop(self) -> None:
-        self._data.close()
+        with contextlib.suppress(OSError):
+            self._file.close()
 
 
 class LocalFiles(ObjectFiles):
@@ -245,9 +272,9 @@ class LocalFiles(ObjectFiles):
                 raise
             _sync_directory(path.parent)
 
-    def add(self, pieces: BinaryIO) -> Incoming:
+    def add(self) -> Incoming:
         """To a partial file below the root."""
-        return _IncomingFile(self, self._path, pieces)
+        return _IncomingFile(self, self._path)
 
     def move(self, name: str, to: str) -> None:
         """A rename."""
@@ -279,33 +306,35 @@ class LocalFiles(ObjectFiles):
         folder = self._path
         for part in name.split("/")[:-1]:
             if not (folder / part).is_dir():
-                (folder / part).mkdir(mode=0o700)
+                # Another thread may be making it as well.
+                (folder / part).mkdir(mode=0o700, exist_ok=True)
                 _sync_directory(folder)
             folder /= part
         return folder
 
 
 class _IncomingFile:
-    def __init__(self, files: LocalFiles, directory: Path, pieces: BinaryIO) -> None:
+    def __init__(self, files: LocalFiles, directory: Path) -> None:
         self._files = files
-        self._pieces = pieces
         self._path = directory / f"incoming-{secrets.token_hex(8)}{_PARTIAL}"
+        with _named("write", str(self._path)):
+            self._file = os.fdopen(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
 
-    def __iter__(self) -> Iterator[bytes]:
-        with (
-            _named("write", str(self._path)),
-            os.fdopen(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file,
-        ):
-            while piece := self._pieces.read(_PIECE_BYTES):
-                file.write(piece)
-                yield piece
-            file.flush()
-            os.fsync(file.fileno())
+    def write(self, piece: bytes) -> None:
+        with _named("write", str(self._path)):
+            self._file.write(piece)
 
     def keep(self, name: str) -> None:
+        with _named("write", str(self._path)):
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
         self._files.take_in(self._path, name)
 
     def drop(self) -> None:
+        # Closing writes what is buffered, which a full disk does not take.
+        with contextlib.suppress(OSError):
+            self._file.close()
         with contextlib.suppress(OSError):
             self._path.unlink(missing_ok=True)
 

@@ -116,6 +116,10 @@ class Dispatcher:
         """When :meth:`on_timer` wants to be called."""
         return self._timers.next()
 
+    def knows_key(self, key: str) -> bool:
+        """Whether a job was accepted under this idempotency key."""
+        return key in self._by_key
+
     def handle(self, stimulus: Envelope | JobMasterExited, now: float) -> Effects:
         """Take a message, or the news that a JobMaster is gone."""
         effects = Effects()

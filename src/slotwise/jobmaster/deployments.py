@@ -70,7 +70,7 @@ class Deployments:
                     break
                 self._driver.reserve_ids(executors.next_id + 1, effects)
                 secret = self._driver.progress.secret
-                executor = executors.launch(total, slot.allocation, secret, self._spec.working_dir)
+                executor = executors.launch(total, slot.allocation, secret, self._spec)
                 slot.use = f"executor-{executor.executor_id}"
                 slot.idle_since = None
                 self._deploy(slot, effects)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import msgspec
 
 from slotwise.model.ids import AllocationId, IdSource, JobId
+from slotwise.model.job import JobSpec
 from slotwise.model.pipeline import PipelineDirectives
 from slotwise.model.process import (
     DriverDirectives,
@@ -193,8 +194,8 @@ class Executors:
 
     # ------------------------------------------------------------------------------------------- what happens to them
 
-    def launch(self, total: ExecutorTotal, allocation: AllocationId, secret: str, working_dir: str) -> Executor:
-        """A new executor for the slot ``allocation``. Only while :attr:`active`."""
+    def launch(self, total: ExecutorTotal, allocation: AllocationId, secret: str, spec: JobSpec) -> Executor:
+        """A new executor of the job ``spec`` for the slot ``allocation``. Only while :attr:`active`."""
         assert self.report is not None
         executor_id = str(self.next_id)
         self.next_id += 1
@@ -206,9 +207,11 @@ class Executors:
             total.profile_id,
             total.size,
             secret,
-            working_dir,
+            spec.working_dir,
             self.report.launch,
             total.task_slots,
+            spec.uploads,
+            spec.python if spec.uploads is not None else None,
         )
         executor = Executor(
             executor_id,

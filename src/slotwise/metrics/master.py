@@ -339,6 +339,7 @@ _KEPT_ELSEWHERE = frozenset(
         "slotwise_event_write_errors_total",
         "slotwise_log_write_errors_total",
         "slotwise_log_cut_bytes_total",
+        "slotwise_uploads_received_bytes_total",
         "spark_application_completed_tasks_total",
     }
 )

@@ -73,6 +73,9 @@ _ALL = (
         ("method", "route", "status"),
         _HTTP_S,
     ),
+    Metric("slotwise_uploaded_files", "gauge", _MASTER, "Uploaded files that are kept."),
+    Metric("slotwise_uploaded_bytes", "gauge", _MASTER, "Their size."),
+    Metric("slotwise_uploads_received_bytes_total", "counter", _MASTER, "Bytes of uploads that were kept."),
     Metric("slotwise_event_stream_watchers", "gauge", _MASTER, "Readers of the stream of events."),
     Metric("slotwise_worker_streams", "gauge", _MASTER, "Workers that are connected now."),
     Metric(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
+from slotwise.dispatcher.uploads import UploadedFiles
 from slotwise.ha.base import Grant
 from slotwise.metrics.master import MasterMetrics, store_errors
 from slotwise.model.ids import DISPATCHER, RESOURCE_MANAGER, Address
@@ -24,6 +25,7 @@ class _Process(Protocol):
     events: EventLog
     logs: LogStore
     changes: Changes
+    uploads: UploadedFiles
     _grant: Grant
     _records: Records
 
@@ -59,6 +61,9 @@ class MasterGauges:
         yield "slotwise_event_write_errors_total", (), master.events.write_errors
         yield "slotwise_log_write_errors_total", (), master.logs.write_errors
         yield "slotwise_log_cut_bytes_total", (), master.logs.cut_bytes
+        yield "slotwise_uploaded_files", (), master.uploads.count
+        yield "slotwise_uploaded_bytes", (), master.uploads.size_bytes
+        yield "slotwise_uploads_received_bytes_total", (), master.uploads.received
         yield "slotwise_event_stream_watchers", (), master.changes.watchers
         yield "slotwise_worker_streams", (), len(master._workers)
 

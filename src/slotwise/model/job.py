@@ -6,11 +6,12 @@ import enum
 
 import msgspec
 
-from slotwise.model.errors import SizeError
+from slotwise.model.errors import SizeError, UsageError
 from slotwise.model.pipeline import PipelineOptions
 from slotwise.model.requirements import check_all_or_none_stated
 from slotwise.model.resources import ResourceProfile
 from slotwise.model.restart import RestartStrategy, check_strategy
+from slotwise.model.uploads import Uploads, check_name, is_sha256
 
 
 class DriverSize(msgspec.Struct, frozen=True):
@@ -60,8 +61,9 @@ class ExecutorBounds(msgspec.Struct, frozen=True):
 class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A job as it is submitted: an unmodified PySpark program and what it may use.
 
-    ``program``, ``working_dir`` and all files are absolute paths that workers can read. ``conf`` is Spark
-    configuration (``spark.*`` keys). ``min_executors`` is what must be held before the driver starts;
+    ``program``, ``working_dir`` and all files are absolute paths that workers can read, or, with ``uploads``, relative
+    ones: names of uploaded files, which a worker puts into a folder of the slot (``.`` is that folder). ``conf`` is
+    Spark configuration (``spark.*`` keys). ``min_executors`` is what must be held before the driver starts;
     ``initial_executors`` is what the job asks for at its start; ``max_executors`` bounds what it grows to (None: what
     Spark's dynamic allocation asks for, and without that no more than at the start). ``python`` is the driver's
     interpreter (None: the worker's own). ``restart`` says what follows when the program fails (None: the job fails; the
@@ -89,6 +91,13 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     dynamic_allocation: bool = False
     restart: RestartStrategy | None = None
     pipeline: PipelineOptions | None = None
+    uploads: Uploads | None = None
+
+    @property
+    def uploaded_names(self) -> tuple[str, ...]:
+        """The names that must be in the list of uploaded files."""
+        paths = (self.program, *self.py_files, *self.files, *self.archives, *self.jars)
+        return tuple(path.partition("#")[0] for path in paths if _is_relative(path))
 
     @property
     def bounds(self) -> ExecutorBounds:
@@ -97,6 +106,30 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
         if most is None and not self.dynamic_allocation:
             most = self.initial_executors
         return ExecutorBounds(self.min_executors, most)
+
+
+def placed(spec: JobSpec, folder: str, python: str | None = None) -> JobSpec:
+    """The specification as it is on a worker that has put the uploaded files into ``folder``, with absolute paths
+    alone. ``python``: the interpreter of the job's own environment, where it has one.
+    """
+
+    def here(path: str) -> str:
+        return f"{folder}/{path}" if _is_relative(path) else path
+
+    return msgspec.structs.replace(
+        spec,
+        program=here(spec.program),
+        working_dir=folder if spec.working_dir == "." else spec.working_dir,
+        py_files=tuple(here(path) for path in spec.py_files),
+        files=tuple(here(path) for path in spec.files),
+        archives=tuple(here(path) for path in spec.archives),
+        jars=tuple(here(path) for path in spec.jars),
+        python=python or spec.python,
+    )
+
+
+def _is_relative(path: str) -> bool:
+    return not path.startswith("/") and "://" not in path
 
 
 def check_bounds(spec: JobSpec, bounds: ExecutorBounds) -> None:
@@ -117,8 +150,7 @@ def check_spec(spec: JobSpec) -> None:
     """Raise :class:`SizeError` for a specification that no cluster can run: a client is not to be trusted."""
     if not spec.name or len(spec.name) > 1000:
         raise SizeError("a job's name must have 1 to 1,000 characters")
-    if not spec.program.startswith("/") or not spec.working_dir.startswith("/"):
-        raise SizeError("a job's program and working directory must be absolute paths")
+    _check_paths(spec)
     sizes = (spec.driver.heap_bytes, spec.driver.overhead_bytes, spec.executor.heap_bytes, spec.executor.overhead_bytes)
     if min(*sizes, spec.executor.off_heap_bytes, spec.executor.python_bytes) < 0:
         raise SizeError("memory sizes of driver and executor cannot be negative")
@@ -137,6 +169,22 @@ def check_spec(spec: JobSpec) -> None:
         raise SizeError("a pipeline's executors follow its regions: it cannot have Spark's dynamic allocation too")
     # Builds both profiles, which checks the extended resources.
     check_all_or_none_stated((spec.driver.profile, spec.executor.profile))
+
+
+def _check_paths(spec: JobSpec) -> None:
+    if spec.uploads is None:
+        if not spec.program.startswith("/") or not spec.working_dir.startswith("/"):
+            raise SizeError("a job's program and working directory must be absolute paths")
+        return
+    if not is_sha256(spec.uploads.manifest):
+        raise SizeError("the list of uploaded files must be named by its SHA-256 (64 hexadecimal digits)")
+    if spec.working_dir != "." and not spec.working_dir.startswith("/"):
+        raise SizeError("a job's working directory must be an absolute path, or . for the folder of its uploaded files")
+    try:
+        for name in spec.uploaded_names:
+            check_name(name)
+    except UsageError as error:
+        raise SizeError(str(error)) from error
 
 
 class JobState(enum.Enum):

@@ -10,6 +10,7 @@ import msgspec
 
 from slotwise.model.job import DriverSize, ExecutorSize, JobSpec
 from slotwise.model.pipeline import PipelineDirectives, PipelineReport
+from slotwise.model.uploads import Uploads
 
 
 class DriverProcess(msgspec.Struct, frozen=True, tag="driver"):
@@ -31,7 +32,9 @@ class ExecutorProcess(msgspec.Struct, frozen=True, tag="executor"):
 
     ``executor_id`` is an integer ≥ 1 in text, unique in the job. ``ticket`` is a one-time word that the driver checks
     when the executor registers. ``launch`` comes from the driver (see :class:`ExecutorLaunch`). ``task_slots`` is how
-    many tasks it runs at once, where that is not its number of cores (``RegionSize``).
+    many tasks it runs at once, where that is not its number of cores (``RegionSize``). ``uploads`` are the job's: an
+    executor needs its Python environment and the files that it shares. ``python`` is the job's interpreter, which that
+    environment is made with (None: the worker's own).
     """
 
     executor_id: str
@@ -44,6 +47,8 @@ class ExecutorProcess(msgspec.Struct, frozen=True, tag="executor"):
     working_dir: str
     launch: ExecutorLaunch
     task_slots: int | None = None
+    uploads: Uploads | None = None
+    python: str | None = None
 
 
 class ExecutorIdentity(msgspec.Struct, frozen=True):

@@ -44,8 +44,11 @@ def start_child(
     stderr: IO[bytes] | int,
     stdin: int = subprocess.DEVNULL,
     bound_to_parent: bool = True,
+    pass_fds: Sequence[int] = (),
 ) -> subprocess.Popen[bytes]:
-    """Start ``argv`` as the leader of its own session. Raises OSError when it cannot be started."""
+    """Start ``argv`` as the leader of its own session; it inherits ``pass_fds``. Raises OSError when it cannot be
+    started.
+    """
     return subprocess.Popen(
         list(argv),
         env=dict(env),
@@ -54,6 +57,7 @@ def start_child(
         stdout=stdout,
         stderr=stderr,
         start_new_session=True,
+        pass_fds=tuple(pass_fds),
         # The function only makes one system call, and no other thread of this process holds locks that it needs.
         preexec_fn=die_with_parent if bound_to_parent else None,  # noqa: PLW1509
     )

@@ -83,11 +83,22 @@ class Launcher(Protocol):
     """Knows how to run a process spec on this machine."""
 
     async def commands(
-        self, allocation: AllocationId, job: JobId, process: str, spec: ProcessSpec, slot_dir: Path
+        self,
+        allocation: AllocationId,
+        job: JobId,
+        process: str,
+        spec: ProcessSpec,
+        slot_dir: Path,
+        on_log: Callable[[Path], None],
     ) -> list[SlotCommand]:
-        """What to start, helpers first. ``slot_dir`` is an empty folder; it may become a link to another beside it.
-        Raises :class:`SlotwiseError` with what is missing on this machine.
+        """What to start, helpers first. ``slot_dir`` is an empty folder, or one that a process before has used; an
+        empty one may become a link to another beside it. It may take minutes; ``on_log`` is told of the log of that,
+        in ``slot_dir``. Raises :class:`SlotwiseError` with what is missing on this machine.
         """
+        ...
+
+    def give_up(self, allocation: AllocationId) -> None:
+        """The process in this slot is to end: what is still being prepared for it need not be."""
         ...
 
     def in_use(self, used: ResourceProfile) -> None:
@@ -226,7 +237,7 @@ class SlotRunner:
         commands: list[SlotCommand] = []
         try:
             slot_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-            commands = await self._launcher.commands(start.allocation, start.job, start.process, spec, slot_dir)
+            commands = await self._prepare(spec, running, slot_dir)
             running.record = msgspec.structs.replace(
                 start, expected=len(commands), remembered=self._launcher.remembered(start.allocation)
             )
@@ -255,6 +266,16 @@ class SlotRunner:
                     await self._end_child(waiting.kept, 0.0)
         await self._shipper.flush(running.logs)
         self._report_end(running, code, reason)
+
+    async def _prepare(self, spec: ProcessSpec, running: _Running, slot_dir: Path) -> list[SlotCommand]:
+        """What to start."""
+        start = running.record
+
+        def on_log(path: Path) -> None:
+            running.logs.append(path)
+            self._shipper.follow(start.job, path)
+
+        return await self._launcher.commands(start.allocation, start.job, start.process, spec, slot_dir, on_log)
 
     async def _run_adopted(self, running: _Running, trouble: str) -> None:
         code: int | None = None
@@ -440,6 +461,7 @@ class SlotRunner:
     async def _end(self, running: _Running) -> None:
         """The main command first, gracefully; the helpers follow when it is over."""
         running.ending = True
+        self._launcher.give_up(running.record.allocation)
         if running.children:
             await self._end_child(running.children[-1], _GRACE_S)
 
@@ -462,6 +484,7 @@ class SlotRunner:
         """End everything at once, without grace."""
         for running in self._running.values():
             running.ending = True
+            self._launcher.give_up(running.record.allocation)
             for child in running.children:
                 child.kill()
 

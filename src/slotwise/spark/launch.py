@@ -69,7 +69,8 @@ class SlotContext:
     processes inherit (variables that start with SLOTWISE_ are left out). ``bridge_port`` and ``bridge_token``: where
     the driver's JVM finds its worker on loopback; executors need neither. ``jvm_cache``: options for starting from a
     cache of loaded classes (``slotwise.spark.jvm_flags``), left out where the process cannot. ``resource_addresses``:
-    the addresses of extended resources (GPU indexes, …) that this slot may use, by name.
+    the addresses of extended resources (GPU indexes, …) that this slot may use, by name. ``executor_python``: what
+    executors call the job's interpreter, relative to their slots' folders, where the job has an environment of its own.
     """
 
     java: Java
@@ -86,6 +87,7 @@ class SlotContext:
     jvm_cache: tuple[str, ...] = ()
     base_env: Mapping[str, str] = field(default_factory=dict, repr=False)
     resource_addresses: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    executor_python: str = ""
 
 
 @dataclass(frozen=True)
@@ -462,7 +464,7 @@ def _with_python(env: dict[str, str], spec: JobSpec, slot: SlotContext) -> None:
     python = spec.python or slot.python
     env.setdefault("PYTHONHASHSEED", "0")
     if "PYSPARK_PYTHON" not in spec.env:
-        env["PYSPARK_PYTHON"] = spec.conf.get("spark.pyspark.python", python)
+        env["PYSPARK_PYTHON"] = slot.executor_python or spec.conf.get("spark.pyspark.python", python)
     env["PYSPARK_DRIVER_PYTHON"] = python
 
 

@@ -5,19 +5,21 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import structlog
 
 from slotwise.model.errors import EnvironmentProblem
 from slotwise.model.ids import AllocationId, JobId
-from slotwise.model.job import DriverSize, ExecutorSize
+from slotwise.model.job import DriverSize, ExecutorSize, placed
 from slotwise.model.process import DriverDirectives, DriverProcess, ExecutorProcess, ProcessSpec
 from slotwise.model.resources import ResourceProfile
 from slotwise.runtime.slots import SlotCommand
+from slotwise.runtime.staging import PYTHON, Staged, Staging
 from slotwise.spark import launch
 from slotwise.spark.bridge import BridgeServer
 from slotwise.spark.bridge_jar import bridge_jar
@@ -79,7 +81,8 @@ class ResourceAddresses:
 class SparkLauncher:
     """Knows this machine's Java and Spark, found at the first use. ``host`` is how other workers reach this one;
     ``extended`` are the worker's extended resources. ``cache_root`` is where JVM caches are (None: they are not used,
-    nor made), ``cache_policy`` when they are made."""
+    nor made), ``cache_policy`` when they are made. ``staging`` puts uploaded files into slots (None: jobs with such are
+    refused)."""
 
     def __init__(
         self,
@@ -89,10 +92,14 @@ class SparkLauncher:
         *,
         cache_root: Path | None = None,
         cache_policy: KeeperPolicy | None = None,
+        staging: Staging | None = None,
     ) -> None:
         self.pool: WarmPool | None = None
         """Processes that wait for slots, where there are to be any."""
         self._bridge = bridge
+        self._staging = staging
+        self._preparing: dict[AllocationId, asyncio.Future[Staged | None]] = {}
+        self._given_up: set[AllocationId] = set()
         self._cache_root = cache_root
         self._keeper = None if cache_root is None else CacheKeeper(cache_root, self._cache_wanted, cache_policy)
         self._host = host
@@ -101,10 +108,22 @@ class SparkLauncher:
         self._installed: _Installed | None = None
 
     async def commands(
-        self, allocation: AllocationId, job: JobId, process: str, spec: ProcessSpec, slot_dir: Path
+        self,
+        allocation: AllocationId,
+        job: JobId,
+        process: str,
+        spec: ProcessSpec,
+        slot_dir: Path,
+        on_log: Callable[[Path], None],
     ) -> list[SlotCommand]:
         """See :class:`slotwise.runtime.slots.Launcher`."""
+        # What was said of a process before this one in the same slot.
+        self._given_up.discard(allocation)
         installed = await self._find()
+        staged = await self._staged(allocation, process, spec, slot_dir, on_log)
+        if staged is not None:
+            spec = _with_staged(spec, staged)
+        names = () if staged is None else staged.entries
         slot = launch.SlotContext(
             java=installed.java,
             spark_home=installed.spark.path,
@@ -121,15 +140,16 @@ class SparkLauncher:
             resource_addresses=(
                 self._addresses.give(allocation, spec.size.extended) if isinstance(spec, ExecutorProcess) else {}
             ),
+            executor_python=PYTHON if staged is not None and staged.python is not None else "",
         )
         if isinstance(spec, ExecutorProcess):
             command = launch.executor_command(spec, slot)
-            unit = self._take(_executor_shape(spec.size), command, slot_dir)
+            unit = self._take(_executor_shape(spec.size), command, slot_dir, names)
             return [_slot_command(command, f"{process}.log", waiting=unit.jvm if unit else None)]
         if not Path(spec.spec.working_dir).is_dir():
             raise EnvironmentProblem(f"the job's working directory {spec.spec.working_dir} is not on this worker")
         jvm, program = launch.driver_jvm_command(spec, slot), launch.driver_program_command(spec, slot)
-        unit = self._take(_driver_shape(spec.spec.driver), jvm, slot_dir)
+        unit = self._take(_driver_shape(spec.spec.driver), jvm, slot_dir, names)
         waiting = unit.program if unit is not None else None
         if waiting is not None and (program.argv[0] != sys.executable or not waiting.fits(program.env)):
             # Another Python, or one in another environment.
@@ -163,8 +183,59 @@ class SparkLauncher:
         program = launch.warm_program_command(slot) if shape.role == DRIVER else None
         return Commands(launch.warm_command(slot, shape.heap_bytes, shape.cores, rounds), program)
 
-    def _take(self, shape: Shape, command: launch.Command, slot_dir: Path) -> Unit | None:
-        return None if self.pool is None else self.pool.take(shape, command, slot_dir)
+    async def _staged(
+        self,
+        allocation: AllocationId,
+        process: str,
+        spec: ProcessSpec,
+        slot_dir: Path,
+        on_log: Callable[[Path], None],
+    ) -> Staged | None:
+        """As :meth:`_stage`, which :meth:`give_up` cancels."""
+        staging = asyncio.ensure_future(self._stage(process, spec, slot_dir, on_log))
+        self._preparing[allocation] = staging
+        if allocation in self._given_up:
+            staging.cancel()
+        try:
+            return await staging
+        except asyncio.CancelledError:
+            if allocation not in self._given_up:
+                staging.cancel()
+                raise
+            raise EnvironmentProblem("it was to end before it had begun") from None
+        finally:
+            del self._preparing[allocation]
+
+    def give_up(self, allocation: AllocationId) -> None:
+        """Fetch and build no more for this slot."""
+        self._given_up.add(allocation)
+        if allocation in self._preparing:
+            self._preparing[allocation].cancel()
+
+    async def _stage(
+        self, process: str, spec: ProcessSpec, slot_dir: Path, on_log: Callable[[Path], None]
+    ) -> Staged | None:
+        job = spec.spec if isinstance(spec, DriverProcess) else None
+        uploads, python = (spec.uploads, spec.python) if isinstance(spec, ExecutorProcess) else (None, None)
+        if job is not None:
+            uploads, python = job.uploads, job.python
+        if uploads is None:
+            return None
+        if self._staging is None:
+            raise EnvironmentProblem("this worker takes no uploaded files")
+        archives = () if job is None else tuple(path.partition("#")[0] for path in job.archives if path[0] != "/")
+        return await self._staging.stage(
+            uploads,
+            slot_dir,
+            process,
+            on_log,
+            python=python,
+            driver=job is not None,
+            archives=tuple(name for name in archives if "://" not in name),
+        )
+
+    def _take(self, shape: Shape, command: launch.Command, slot_dir: Path, staged: Collection[str] = ()) -> Unit | None:
+        return None if self.pool is None else self.pool.take(shape, command, slot_dir, staged)
 
     async def _cache_options(self, installed: _Installed, *, used: bool = True) -> tuple[str, ...]:
         if installed.cache is None or self._keeper is None:
@@ -196,6 +267,7 @@ class SparkLauncher:
 
     def ended(self, allocation: AllocationId) -> None:
         """Forget the driver's token, and free the addresses of the slot's resources."""
+        self._given_up.discard(allocation)
         self._addresses.take_back(allocation)
         self._bridge.dismiss(allocation)
 
@@ -223,6 +295,15 @@ class SparkLauncher:
         # Of its own: the other one is used meanwhile.
         found = _cache(self._cache_root, self._installed.java, self._installed.spark, self._installed.jar)
         return found is not None and found.wanted()
+
+
+def _with_staged(spec: ProcessSpec, staged: Staged) -> ProcessSpec:
+    """The process as it is on this worker."""
+    folder = str(staged.folder)
+    if isinstance(spec, ExecutorProcess):
+        return msgspec.structs.replace(spec, working_dir=folder) if spec.working_dir == "." else spec
+    python = str(staged.python) if staged.python is not None else None
+    return msgspec.structs.replace(spec, spec=placed(spec.spec, folder, python))
 
 
 def _find_installed(cache_root: Path | None) -> _Installed:

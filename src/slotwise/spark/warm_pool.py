@@ -10,13 +10,14 @@ Units only take what no slot's process uses (:meth:`WarmPool.in_use`): they end 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import signal
 import tempfile
 import time
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -97,9 +98,9 @@ class WarmPool:
         """Begin to keep units."""
         self._task = asyncio.get_running_loop().create_task(self._keep())
 
-    def take(self, shape: Shape, command: Command, slot_dir: Path) -> Unit | None:
-        """A unit that can become the process of the slot at ``slot_dir``, which is an empty folder and becomes the
-        unit's; or None. Whether or not, there will be others of this shape.
+    def take(self, shape: Shape, command: Command, slot_dir: Path, staged: Collection[str] = ()) -> Unit | None:
+        """A unit that can become the process of the slot at ``slot_dir``, a folder with nothing but ``staged`` in it,
+        which becomes the unit's; or None. Whether or not, there will be others of this shape.
         """
         self._last_start = time.monotonic()
         self._halt()
@@ -107,9 +108,12 @@ class WarmPool:
             self._shapes.remove(shape)
         self._shapes.append(shape)
         found = self._find(shape.role, command)
-        if found is None or not _is_unused(slot_dir):
+        if found is None or not _is_unused(slot_dir, staged):
             self._misses += 1
             return None
+        for name in staged:
+            with contextlib.suppress(FileNotFoundError):
+                (slot_dir / name).rename(found.directory / name)
         slot_dir.rmdir()
         slot_dir.symlink_to(found.directory.name)
         self._hits += 1
@@ -343,6 +347,6 @@ class WarmPool:
         self._noted(kept.keeper, False)
 
 
-def _is_unused(slot_dir: Path) -> bool:
+def _is_unused(slot_dir: Path, staged: Collection[str]) -> bool:
     """Whether no process has had this slot before; what it has left would be there."""
-    return not slot_dir.is_symlink() and not any(slot_dir.iterdir())
+    return not slot_dir.is_symlink() and all(path.name in staged for path in slot_dir.iterdir())

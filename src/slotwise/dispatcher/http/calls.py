@@ -17,6 +17,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from slotwise.dispatcher.http.auth import Access, Principal
 from slotwise.dispatcher.http.problems import Problem, bad_request
+from slotwise.model.uploads import is_sha256
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
 _MAX_INTEGER = 2**53 - 1
@@ -63,6 +64,18 @@ class Parameter(Generic[Value]):
 def in_path(name: str, meaning: str) -> Parameter[str]:
     """A part of the path."""
     return Parameter(name, Place.PATH, meaning, {"type": "string", "minLength": 1}, str, "", required=True)
+
+
+def hash_in_path(name: str, meaning: str) -> Parameter[str]:
+    """A SHA-256 in hexadecimal, as a part of the path."""
+
+    def parse(given: str) -> str:
+        if not is_sha256(given):
+            raise ValueError("64 hexadecimal digits in lower case")
+        return given
+
+    schema = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
+    return Parameter(name, Place.PATH, meaning, schema, parse, "", required=True)
 
 
 def text(name: str, meaning: str, place: Place = Place.QUERY) -> Parameter[str | None]:
@@ -144,6 +157,7 @@ class Call:
 
     ``path`` is Starlette's, which is OpenAPI's but for ``{name:path}``. ``name`` is the call's own. ``answer`` is the
     type of the JSON answer, or None for what ``media`` says, and ``any_media`` for what somebody else answers;
+    ``takes_bytes``: the body is a file, which the handler reads itself as it comes;
     ``problems`` are the statuses that this call may answer beside those that all of its kind may.
     """
 
@@ -159,6 +173,7 @@ class Call:
     media: str = _JSON
     problems: tuple[HTTPStatus, ...] = ()
     any_media: bool = False
+    takes_bytes: bool = False
     topic: str = "cluster"
     name: str = ""
 

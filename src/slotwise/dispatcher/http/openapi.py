@@ -21,6 +21,7 @@ _MEANING = {
     Access.VIEWER: "Needs the role viewer.",
     Access.SUBMITTER: "Needs the role submitter.",
     Access.ADMIN: "Needs the role admin.",
+    Access.JOIN: "Needs a worker's join token.",
 }
 _ABOUT = (
     "Resource manager and job service for PySpark. Where Flink's REST API has the thing, methods, paths and shapes are "
@@ -92,6 +93,8 @@ def _operation(call: Call, known: dict[str, Any]) -> dict[str, Any]:
         "security": [] if call.access is Access.OPEN else [{"token": []}, {"session": []}],
         "x-slotwise-role": call.access.value,
     }
+    if call.takes_bytes:
+        operation["requestBody"] = {"required": True, "content": {"application/octet-stream": {}}}
     if call.body is not None:
         operation["requestBody"] = {
             "required": True,
@@ -168,6 +171,8 @@ def page(calls: Sequence[Call]) -> str:
             rows = [(one.name, one.place.value, one.meaning) for one in call.parameters]
             if call.body is not None:
                 rows.append(("body", "application/json", _name(call.body)))
+            if call.takes_bytes:
+                rows.append(("body", "application/octet-stream", "the file's bytes"))
             rows.append((str(call.status.value), call.media, _name(call.answer)))
             rows += [(str(status.value), PROBLEM_JSON, status.phrase) for status in problems_of(call)]
             cells = "".join(

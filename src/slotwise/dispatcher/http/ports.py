@@ -9,6 +9,7 @@ from slotwise.dispatcher.audit import AuditLog
 from slotwise.dispatcher.http.auth import Authenticator
 from slotwise.dispatcher.http.worker_stream import StreamPort
 from slotwise.dispatcher.machine import Dispatcher
+from slotwise.dispatcher.uploads import UploadedFiles
 from slotwise.jobmaster.machine import JobMaster
 from slotwise.metrics.master import MasterMetrics
 from slotwise.model.ids import JobId, WorkerId
@@ -28,6 +29,7 @@ class MasterPort(StreamPort, Protocol):
     changes: Changes
     auth: Authenticator
     audit: AuditLog
+    uploads: UploadedFiles
     metrics: MasterMetrics
 
     def not_ready(self) -> str:

@@ -11,7 +11,8 @@ from starlette.responses import HTMLResponse, Response
 
 from slotwise.dispatcher.http import job_shapes, openapi, shapes, slot_map
 from slotwise.dispatcher.http.auth import Access
-from slotwise.dispatcher.http.calls import Ask, Call, Place, choice, flag, in_path, integer, some_of, text
+from slotwise.dispatcher.http.blobs import BYTES, BlobNames, Blobs, KeptBlob, MissingBlobs
+from slotwise.dispatcher.http.calls import Ask, Call, Place, choice, flag, hash_in_path, in_path, integer, some_of, text
 from slotwise.dispatcher.http.cluster import Cluster
 from slotwise.dispatcher.http.event_stream import MEDIA, EventStream
 from slotwise.dispatcher.http.job_views import ORDERS, STATES
@@ -24,6 +25,7 @@ from slotwise.dispatcher.http.proxy import SparkUi
 from slotwise.model.job import JobSpec
 
 _OPEN, _VIEWER, _SUBMITTER, _ADMIN = Access.OPEN, Access.VIEWER, Access.SUBMITTER, Access.ADMIN
+_JOIN = Access.JOIN
 _NONE, _BUSY, _REFUSED = (HTTPStatus.NOT_FOUND,), (HTTPStatus.SERVICE_UNAVAILABLE,), (HTTPStatus.CONFLICT,)
 _PAGE_CSP = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"
 
@@ -39,6 +41,7 @@ def table(master: MasterPort, spark_ui: SparkUi) -> tuple[Call, ...]:
     """All calls, in the order in which people read them."""
     calls = (
         *_jobs(Jobs(master), spark_ui),
+        *_blobs(Blobs(master)),
         *_operations(Operations(master)),
         *_cluster(Cluster(master), EventStream(master)),
         *_people(master),
@@ -181,6 +184,36 @@ def _jobs(jobs: Jobs, spark_ui: SparkUi) -> tuple[Call, ...]:
         replace(call, topic="jobs", parameters=(*([_JOB] if "{job}" in call.path else []), *call.parameters))
         for call in calls
     )
+
+
+def _blobs(blobs: Blobs) -> tuple[Call, ...]:
+    path, sha256 = "/v1/blobs/{sha256}", hash_in_path("sha256", "The file's SHA-256 in hexadecimal: its name.")
+    calls = (
+        Call(
+            *("POST", "/v1/blobs/missing", _SUBMITTER, "Which files must be uploaded.", blobs.missing),
+            answer=MissingBlobs,
+            body=BlobNames,
+        ),
+        Call(
+            *("PUT", path, _SUBMITTER, "Upload a file; once more does no harm.", blobs.upload),
+            answer=KeptBlob,
+            status=HTTPStatus.CREATED,
+            parameters=(sha256,),
+            takes_bytes=True,
+            problems=(
+                HTTPStatus.REQUEST_TIMEOUT,
+                HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+                HTTPStatus.INSUFFICIENT_STORAGE,
+            ),
+        ),
+        Call(
+            *("GET", path, _JOIN, "The bytes of an uploaded file, for workers.", blobs.blob),
+            parameters=(sha256,),
+            media=BYTES,
+            problems=_NONE,
+        ),
+    )
+    return tuple(replace(call, topic="blobs") for call in calls)
 
 
 def _cluster(cluster: Cluster, stream: EventStream) -> tuple[Call, ...]:
