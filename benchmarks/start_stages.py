@@ -21,8 +21,9 @@ from start_time import WARMING_LIMIT_S, slotwise_argv, slotwise_cluster, spark_c
 QUERIES = {
     "usual": 'rows.groupBy("k").sum("v").collect()',
     "never seen": (
-        'rows.selectExpr("k", "explode(split(concat_ws(\\"-\\", k, v, v % 9), \\"-\\")) as w", "v")'
-        '.filter("w rlike \\"^[0-9]+$\\"").cube("k").agg({"v": "stddev", "w": "collect_set"}).collect()'
+        'rows.where("v % 10 = 3").selectExpr("k", "date_trunc(\\"month\\", timestamp_seconds(v * 1000)) as m", '
+        '"levenshtein(cast(v as string), \\"12345\\") as l", "v").groupBy("m").pivot("k", [0, 1, 2])'
+        '.agg({"l": "skewness", "v": "median"}).collect()'
     ),
 }
 PROGRAM = """\

@@ -150,6 +150,7 @@ async def _master(given: dict[str, Any], single: SingleJob | None) -> int:
         worker_logs=directory / "workers",
         log_events=True,
         tls=tls,
+        warm=configuration.warm_applications(),
     )
     hidden.add(options.token)
     service = Master(options)
@@ -372,7 +373,6 @@ def worker(**given: Any) -> int:
     warm = WarmPolicy(
         warm_drivers,
         warm_executors,
-        configuration.get("taskmanager.warm.rounds"),
         configuration.get("taskmanager.warm.quiet-time"),
     )
     configure_logging(
@@ -418,6 +418,7 @@ def worker(**given: Any) -> int:
         jvm_cache_root=configuration.jvm_cache_root(given["jvm_cache"]),
         jvm_cache_quiet_s=configuration.get("taskmanager.jvm-cache.quiet-time"),
         warm=warm if warm_drivers + warm_executors else None,
+        warm_rounds=configuration.get("taskmanager.warm.rounds"),
         tls=client_tls(given),
     )
     hidden.add(options.token)

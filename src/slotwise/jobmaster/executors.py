@@ -18,6 +18,7 @@ from slotwise.model.process import (
     ExecutorProcess,
     ExecutorTotal,
     LostExecutor,
+    Program,
 )
 from slotwise.model.requirements import Counts
 from slotwise.protocol.effects import Event
@@ -66,6 +67,7 @@ class Executors:
         self.plan: tuple[ExecutorTotal, ...] | None = None
         self._ids = ids
         self._instructions: PipelineDirectives | None = None
+        self._program: Program | None = None
         self._standing = standing
         self._lost: dict[str, LostExecutor] = {}
         self._version = 1
@@ -193,7 +195,9 @@ class Executors:
 
     # ------------------------------------------------------------------------------------------- what happens to them
 
-    def launch(self, total: ExecutorTotal, allocation: AllocationId, secret: str, working_dir: str) -> Executor:
+    def launch(
+        self, total: ExecutorTotal, allocation: AllocationId, secret: str, working_dir: str, *, warm: bool = False
+    ) -> Executor:
         """A new executor for the slot ``allocation``. Only while :attr:`active`."""
         assert self.report is not None
         executor_id = str(self.next_id)
@@ -209,6 +213,7 @@ class Executors:
             working_dir,
             self.report.launch,
             total.task_slots,
+            warm,
         )
         executor = Executor(
             executor_id,
@@ -243,6 +248,12 @@ class Executors:
         """What the program of the pipeline is to do."""
         if instructions != self._instructions:
             self._instructions = instructions
+            self._version += 1
+
+    def run(self, program: Program) -> None:
+        """What the warm application is to run."""
+        if program != self._program:
+            self._program = program
             self._version += 1
 
     def unaccounted(self) -> list[str]:
@@ -301,6 +312,7 @@ class Executors:
             leaving,
             self._regions(),
             self._instructions,
+            self._program,
         )
 
 
