@@ -364,6 +364,9 @@ class Dispatcher:
     def _on_status(self, envelope: Envelope, message: JobStatus, now: float, effects: Effects) -> None:
         record = self.jobs.get(message.job)
         self._out.learn(envelope.sender, envelope.sender_token)
+        if record is None and message.warm and not message.state.is_final:
+            # A warm application of an earlier Dispatcher: nobody would ever take it.
+            self._out.send(effects, envelope.sender, CancelJob(message.job))
         if record is not None and message.seq > record.status_seq:
             if record.handing_over and message.state.is_final:
                 self._start_cold(record, now, effects)
@@ -375,7 +378,7 @@ class Dispatcher:
             elif not was_final:
                 record.state = message.state
             record.released = record.released or message.released
-        if record is not None and record.released:
+        if record is None or record.released:
             if message.released:
                 # Also for a JobMaster of an earlier Dispatcher whose job has ended: nobody else would end it.
                 effects.job_masters.append(StopJobMaster(message.job))

@@ -472,8 +472,8 @@ class JobMaster:
 
     def report_status(self, effects: Effects) -> None:
         """Tell the Dispatcher how the job is."""
-        waits = self.warm is not None and self.warm.waits
-        self._status.report(self.state, self.result, self.released, effects, waits=waits)
+        waits = None if self.warm is None else self.warm.waits
+        self._status.report(self.state, self.result, self.released, effects, waits)
 
     # ------------------------------------------------------------------------------------------- time
 
@@ -530,6 +530,9 @@ class JobMaster:
             self.workers.ask_about(unseen.allocation, unseen.worker, effects)
             self.driver.rearm(now)
         self.deployments.direct(effects, again=True)
+        if self.warm is not None:
+            # Another Dispatcher than the one that wanted it must learn that it is there.
+            self.report_status(effects)
         self._status.repeat(effects)
         self.advance(now, effects)
 

@@ -459,8 +459,8 @@ class WorkerBlocked(msgspec.Struct, frozen=True, tag=True):
 class JobStatus(msgspec.Struct, frozen=True, tag=True):
     """From the JobMaster to the Dispatcher on every change, and repeated until acknowledged when it is final.
 
-    ``released``: all slots are back (or given up on), the JobMaster has nothing left to do. ``waits``: it is a warm
-    application that is ready for its program.
+    ``released``: all slots are back (or given up on), the JobMaster has nothing left to do. ``warm``: it is for a warm
+    application, nobody's job; ``waits``: that is ready for its program.
     """
 
     job: JobId
@@ -468,6 +468,7 @@ class JobStatus(msgspec.Struct, frozen=True, tag=True):
     state: JobState
     result: JobResult | None = None
     released: bool = False
+    warm: bool = False
     waits: bool = False
 
 
