@@ -68,7 +68,6 @@ def main() -> None:
                 env = {**os.environ, "SLOTWISE_CONF_TASKMANAGER_JVM_CACHE_DIRECTORY": f"{directory}/caches"}
                 subprocess.run(slotwise_argv("cache", "build"), env=env, capture_output=True, check=True)
             env["SLOTWISE_CONF_TASKMANAGER_WARM_DRIVERS"] = "0"
-            env["SLOTWISE_CONF_TASKMANAGER_WARM_QUIET_TIME"] = "0s"
             env["SLOTWISE_CONF_TASKMANAGER_WARM_MODE"] = "full" if prefix.startswith("warm") else "off"
             rounds = []
             for number in range(given.rounds):

@@ -39,7 +39,7 @@ spark.stop()
 STAGES = {
     "cold": {"JVM_CACHE_MODE": "off", "WARM_MODE": "off"},
     "JVM cache": {"WARM_MODE": "off"},
-    "warm processes": {"WARM_MODE": "minimal", "WARM_QUIET_TIME": "0s", "WARM_ROUNDS": "4"},
+    "warm processes": {"WARM_MODE": "minimal", "WARM_ROUNDS": "4"},
 }
 
 
