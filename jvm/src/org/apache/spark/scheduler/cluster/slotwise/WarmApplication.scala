@@ -9,6 +9,7 @@ import org.apache.spark.{SparkConf, SparkContext}
 import org.apache.spark.api.java.JavaSparkContext
 import org.apache.spark.scheduler.SparkListenerApplicationStart
 import org.apache.spark.sql.SparkSession
+import org.apache.spark.sql.classic.{SparkSession => ClassicSession}
 
 /**
  * A context that is made before anybody knows what for. Used by `runner.py`, by the gateway: [[begin]], a little work,
@@ -103,6 +104,10 @@ object WarmApplication {
   /** For people: Spark has shown it under another name until now. */
   private def rename(sc: SparkContext, name: String): Unit = {
     sc.conf.set(AppName, name)
+    SparkSession.getDefaultSession.foreach {
+      case session: ClassicSession => session.sessionState.conf.setConfString(AppName, name)
+      case _ =>
+    }
     sc.ui.foreach(_.appName = name)
     sc.listenerBus.post(SparkListenerApplicationStart(
       name, Some(sc.applicationId), System.currentTimeMillis(), sc.sparkUser, sc.applicationAttemptId, None, None))
