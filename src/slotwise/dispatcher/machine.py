@@ -368,7 +368,7 @@ class Dispatcher:
             # A warm application of an earlier Dispatcher: nobody would ever take it.
             self._out.send(effects, envelope.sender, CancelJob(message.job))
         if record is not None and message.seq > record.status_seq:
-            if record.handing_over and message.state.is_final:
+            if record.handing_over and message.warm and message.state.is_final:
                 self._start_cold(record, now, effects)
                 return
             record.status_seq = message.seq

@@ -112,7 +112,7 @@ class WarmApplications:
             else:
                 entry.ending = True
         # One at a time, and none while another makes room for it.
-        if not missing or now < self._not_before or any(not entry.waits for entry in self.entries.values()):
+        if not missing or now < self._not_before or any(one.ending or not one.waits for one in self.entries.values()):
             return None
         return missing[0]
 
