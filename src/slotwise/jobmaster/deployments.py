@@ -166,6 +166,9 @@ class Deployments:
         if directives is None or (directives.version == self._directed and not again):
             return
         self._directed = directives.version
+        if directives.program is not None and self.executors.report is not None and self.executors.report.waits:
+            # As with everything that is deployed: the record may not have been written yet.
+            self._driver.record_again(effects)
         slot = self._pool.slots.get(self._driver.slot) if self._driver.slot is not None else None
         if slot is not None:
             message = DirectDriver(self._job, slot.allocation, directives)

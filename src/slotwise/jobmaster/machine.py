@@ -299,9 +299,9 @@ class JobMaster:
         self._out.send(effects, DISPATCHER, ScaleTaken(self.job, self.rescaling.version))
 
     def _on_program(self, spec: JobSpec, now: float, effects: Effects) -> None:
-        """The warm application is somebody's job now. One that has ended has said so, and cannot be."""
+        """The warm application is somebody's job now. One that ends says so, and cannot be."""
         if self.warm is not None:
-            if self.state.is_final or self.state is JobState.CANCELLING:
+            if self.state.is_final or self.state in (JobState.CANCELLING, JobState.FAILING):
                 return
             fields: dict[str, str | int | float | None] = {"executors": self.executors.staying()[1]}
             effects.events.append(Event("handed-over", self.job, fields=fields))
@@ -313,6 +313,8 @@ class JobMaster:
             self._resources.keep(now, effects)
             self.report_status(effects)
             self.advance(now, effects)
+        elif not self.state.is_final:
+            self.driver.record_again(effects)
         self._out.send(effects, DISPATCHER, ProgramTaken(self.job))
 
     # ------------------------------------------------------------------------------------------- processes
