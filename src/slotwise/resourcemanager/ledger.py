@@ -69,7 +69,7 @@ class Ledger:
         elif version < entry.version:
             return False
         entry.version = version
-        entry.declared = True
+        entry.declared, entry.over = True, False
         changed = entry.yields != yields
         entry.yields = yields
         (self.yielding.add if yields else self.yielding.discard)(job)

@@ -337,7 +337,7 @@ class ResourceManager:
             self._want_check(now)
         self._out.send(effects, envelope.sender, ResourceManagerHeartbeat())
         self._notices.repeat(message.job, job.address, effects)
-        if message.yields and self.slots.wanted_by_others(self._notices.plan):
+        if message.yields and now >= self._grace_ends and self.slots.wanted_by_others(self._notices.plan):
             self._out.send(effects, job.address, GiveWay(message.job))
 
     def _hear_job(self, job: JobId, now: float) -> None:
