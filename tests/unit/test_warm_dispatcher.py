@@ -184,6 +184,13 @@ def test_the_program_is_told_until_it_is_taken() -> None:
     assert payloads(desk.wait(60), RunProgram) == []
 
 
+def test_ml_what_it_said_before_it_was_taken_and_comes_late_changes_nothing() -> None:
+    desk = Desk()
+    job = desk.handing_over()
+    assert starts(desk.says(job, 6, JobState.DEPLOYING, warm=True)) == []
+    assert desk.machine.jobs[job].state is JobState.RUNNING
+
+
 def test_one_that_is_not_ready_is_not_taken() -> None:
     desk = Desk()
     warm = desk.warm_one()

@@ -314,7 +314,9 @@ def test_one_that_is_asked_before_its_driver_runs_takes_the_program_all_the_same
     early = world.warm_begun()
     world.run_until(lambda: world.jm(early).state is JobState.DEPLOYING, 20)
     world._persist(PersistJob(early, "early", MINE))
+    before = len(records(world, early))
     from_dispatcher(world, early, RunProgram(early, MINE))
+    assert [type(record) for record in records(world, early)[before:]] == [PersistProgress]
     world.run_until(lambda: world.jm(early).state is JobState.FINISHED)
     assert world.programs() == ["/mine.py"]
 

@@ -275,6 +275,15 @@ def test_one_that_does_not_yield_any_more_is_served_in_its_place_in_the_queue() 
     assert (broker.held(WARM), broker.held(JOB)) == (2, 0)
 
 
+def test_workers_are_started_at_once_for_one_that_does_not_yield_any_more() -> None:
+    broker = Broker(ROOM_FOR_TWO)
+    broker.declare(WARM, 2, yields=True)
+    broker.wait()
+    broker.declare(WARM, 2)
+    broker.wait()
+    assert len(broker.workers) == 1
+
+
 def test_an_older_declaration_does_not_make_it_yield_again() -> None:
     broker = Broker()
     broker.worker("w")
