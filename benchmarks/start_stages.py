@@ -21,8 +21,9 @@ from start_time import WARMING_LIMIT_S, slotwise_argv, slotwise_cluster, spark_c
 QUERIES = {
     "usual": 'rows.groupBy("k").sum("v").collect()',
     "never seen": (
-        'rows.selectExpr("k", "explode(split(concat_ws(\\"-\\", k, v, v % 9), \\"-\\")) as w", "v")'
-        '.filter("w rlike \\"^[0-9]+$\\"").cube("k").agg({"v": "stddev", "w": "collect_set"}).collect()'
+        'rows.where("v % 10 = 3").selectExpr("k", "date_trunc(\\"month\\", timestamp_seconds(v * 1000)) as m", '
+        '"levenshtein(cast(v as string), \\"12345\\") as l", "v").groupBy("m").pivot("k", [0, 1, 2])'
+        '.agg({"l": "skewness", "v": "median"}).collect()'
     ),
 }
 PROGRAM = """\
@@ -35,11 +36,15 @@ with open(sys.argv[2], "a") as file:
     file.write(f"{time.time():.6f}\\n")
 spark.stop()
 """
+_WARM = {"TASKMANAGER_WARM_MODE": "minimal", "TASKMANAGER_WARM_ROUNDS": "4"}
+APPLICATION = "JOBMANAGER_WARM_APPLICATIONS_MAX"
 STAGES = {
-    "cold": {"JVM_CACHE_MODE": "off", "WARM_MODE": "off"},
-    "JVM cache": {"WARM_MODE": "off"},
-    "warm processes": {"WARM_MODE": "minimal", "WARM_ROUNDS": "4"},
+    "cold": {"TASKMANAGER_JVM_CACHE_MODE": "off", "TASKMANAGER_WARM_MODE": "off"},
+    "JVM cache": {"TASKMANAGER_WARM_MODE": "off"},
+    "warm processes": _WARM,
+    "warm application": {**_WARM, APPLICATION: "1"},
 }
+_QUIET_LOOKS = 5
 
 
 def measure(directory: Path, rounds: int) -> list[Case]:
@@ -55,7 +60,7 @@ def measure(directory: Path, rounds: int) -> list[Case]:
     cases = []
     for stage, settings in STAGES.items():
         env = {**caches, "SLOTWISE_STATE_DIR": str(directory / f"state-{stage[:4]}")}
-        env.update({f"SLOTWISE_CONF_TASKMANAGER_{key}": value for key, value in settings.items()})
+        env.update({f"SLOTWISE_CONF_{key}": value for key, value in settings.items()})
         ours, memory = _stage(directory, env, source, programs, rounds)
         cases += [
             case(f"first row, {query} query: {stage}", "s", median(ours[query]), median(peer[query]))
@@ -82,27 +87,23 @@ def _stage(
     found: dict[str, list[float]] = {name: [] for name in programs}
     memory: list[float] = []
     warm = env["SLOTWISE_CONF_TASKMANAGER_WARM_MODE"] != "off"
-    sizes = job_sizes({}, num_executors=1)
+    application = f"SLOTWISE_CONF_{APPLICATION}" in env
     token = Path(env["SLOTWISE_STATE_DIR"]) / "token"
     started = 0
     with (
         slotwise_cluster(directory, env, cores=2, memory="5g"),
         Client(env["SLOTWISE_MASTER"], read_token(token)) as client,
     ):
+        if application:
+            # For its kind; it may be slow.
+            client.wait(client.submit(_job("first", programs["usual"], directory, source)[0]))
         for _ in range(rounds):
             for name, program in programs.items():
-                if warm:
+                if application:
+                    _until_application(client)
+                elif warm:
                     memory.append(_until_warm(client, started))
-                marks = directory / f"marks-{time.time_ns()}"
-                spec = JobSpec(
-                    name=name,
-                    program=str(program),
-                    args=(str(source), str(marks)),
-                    working_dir=str(directory),
-                    driver=sizes.driver,
-                    executor=sizes.executor,
-                    initial_executors=1,
-                )
+                spec, marks = _job(name, program, directory, source)
                 began = time.time()
                 job = client.submit(spec)
                 last = client.wait(job)["state"]
@@ -111,6 +112,38 @@ def _stage(
                 found[name].append(float(marks.read_text()) - began)
                 started += 2
     return found, memory
+
+
+def _job(name: str, program: Path, directory: Path, source: Path) -> tuple[JobSpec, Path]:
+    """A job, and the file where it says when it had its rows."""
+    sizes = job_sizes({}, num_executors=1)
+    marks = directory / f"marks-{time.time_ns()}"
+    spec = JobSpec(
+        name=name,
+        program=str(program),
+        args=(str(source), str(marks)),
+        working_dir=str(directory),
+        driver=sizes.driver,
+        executor=sizes.executor,
+        initial_executors=1,
+    )
+    return spec, marks
+
+
+def _until_application(client: Client) -> None:
+    """Wait until an application waits, and nothing else warms up beside it for a while."""
+    quiet = 0
+
+    def ready() -> bool:
+        nonlocal quiet
+        time.sleep(1)
+        workers = client.call("GET", "/v1/taskmanagers")["taskmanagers"]
+        warming = any((worker["warm"] or {}).get("warming") for worker in workers)
+        waits = client.call("GET", "/v1/overview")["warm-applications-waiting"]
+        quiet = quiet + 1 if waits and not warming else 0
+        return quiet >= _QUIET_LOOKS
+
+    until(ready, WARMING_LIMIT_S)
 
 
 def _until_warm(client: Client, started: int) -> float:

@@ -19,6 +19,7 @@ import platformdirs
 import yaml
 
 from slotwise.dispatcher.uploads import BlobLimits
+from slotwise.dispatcher.warm_applications import WarmPolicy
 from slotwise.jobmaster.config import JobMasterConfig
 from slotwise.model.errors import ConfigError, SizeError
 from slotwise.model.resources import ResourceProfile, parse_bytes, parse_cpu
@@ -367,6 +368,25 @@ _ALL = (
         "They are started, one at a time, when for so long no driver or executor was started on the worker and its "
         "machine is not busy; 0: at once, and however busy it is.",
     ),
+    Option(
+        "jobmanager.warm-applications.max",
+        "0",
+        _N,
+        "Drivers with a Spark context and executors that wait for jobs like those submitted last, at most. They hold "
+        "slots, and give them back when a job waits for them.",
+    ),
+    Option(
+        "jobmanager.warm-applications.idle-timeout",
+        "10 min",
+        _D,
+        "So long after the last job that could have used one, a warm application ends.",
+    ),
+    Option(
+        "jobmanager.warm-applications.quiet-time",
+        "3 s",
+        _D,
+        "One is begun when for so long no job was submitted that could have used one.",
+    ),
 )
 OPTIONS: dict[str, Option] = {option.key: option for option in _ALL}
 
@@ -534,6 +554,13 @@ class Configuration:
             file_bytes=self.get("blob.max-file-size"),
             total_bytes=self.get("blob.max-total-size"),
             unused_s=self.get("blob.retention.max-age"),
+        )
+
+    def warm_applications(self) -> WarmPolicy:
+        """Which warm applications are kept."""
+        prefix = "jobmanager.warm-applications"
+        return WarmPolicy(
+            self.get(f"{prefix}.max"), self.get(f"{prefix}.quiet-time"), self.get(f"{prefix}.idle-timeout")
         )
 
     def job_master(self) -> JobMasterConfig:

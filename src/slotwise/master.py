@@ -31,6 +31,7 @@ from slotwise.dispatcher.job_store import FileJobStore
 from slotwise.dispatcher.machine import Dispatcher, DispatcherConfig
 from slotwise.dispatcher.tokens import TokenStore
 from slotwise.dispatcher.uploads import BlobLimits, UploadedFiles
+from slotwise.dispatcher.warm_applications import WarmPolicy
 from slotwise.ha.base import Grant, LeaderElection
 from slotwise.ha.embedded import EmbeddedLeaderElection
 from slotwise.jobmaster.config import JobMasterConfig
@@ -52,7 +53,7 @@ from slotwise.model.ids import (
 from slotwise.model.job import ExecutorBounds, JobSpec, JobState
 from slotwise.model.process import DriverReport
 from slotwise.model.uploads import Uploads
-from slotwise.protocol.codec import Mail
+from slotwise.protocol.codec import LogData, LogPosition, Mail
 from slotwise.protocol.effects import (
     ConnectionClosed,
     Effects,
@@ -93,6 +94,7 @@ log = structlog.get_logger(__name__)
 # A Dispatcher gives its JobMasters tokens between its own and that of the next epoch.
 _TOKENS_AN_EPOCH = 1_000_000
 _RETRY_RECORDS_S = 1.0
+_END_WARM_S = 5.0
 # Said more than once: the jobs that wait for it register one after the other.
 _TELL_ENDED_AFTER_S = (1.0, 5.0, 15.0)
 
@@ -104,7 +106,7 @@ class MasterOptions(msgspec.Struct, frozen=True):
     for whoever may do everything and for its workers.
     ``settings``: the configuration as text, to be shown. ``log_file``: where this process's log goes, if anywhere;
     ``worker_logs``: the folder with the output of workers that it starts. ``log_events``: whether its log has what
-    happens. ``tls``: None for plain HTTP.
+    happens. ``tls``: None for plain HTTP. ``warm``: which warm applications are kept.
     """
 
     directory: Path
@@ -120,6 +122,7 @@ class MasterOptions(msgspec.Struct, frozen=True):
     worker_logs: Path | None = None
     log_events: bool = False
     tls: ServerTls | None = None
+    warm: WarmPolicy = WarmPolicy()
 
 
 class Master:
@@ -210,7 +213,8 @@ class Master:
         config = msgspec.structs.replace(self.options.resource_manager, version=__version__)
         before = self._provisioner.recover()
         self.resource_manager = ResourceManager(config, token, self._ids, now, before.living)
-        self.dispatcher = Dispatcher(DispatcherConfig(), token, self._ids, now, recovered)
+        dispatcher = DispatcherConfig(warm=self.options.warm)
+        self.dispatcher = Dispatcher(dispatcher, token, self._ids, now, recovered)
         self._records = Records(store, self.dispatcher, recovered)
         unfinished = sum(1 for job in recovered if job.result is None)
         if recovered:
@@ -354,6 +358,7 @@ class Master:
         if self._upkeep is None:
             return
         self._serves = False
+        await self._end_warm()
         for address in [address for address in self._actors if leave or address != RESOURCE_MANAGER]:
             await self._actors[address].stop()
         for timer in self._timers:
@@ -373,6 +378,13 @@ class Master:
         for job in self._records.unwritten:
             log.error("the job's result could not be written and is lost with this process", job=job)
         await self._election.release()
+
+    async def _end_warm(self) -> None:
+        """Nobody comes after this master who would know of them."""
+        self._actors[DISPATCHER].call(self.dispatcher.end_warm)
+        deadline = monotonic() + _END_WARM_S
+        while self.dispatcher.warm.entries and monotonic() < deadline:
+            await asyncio.sleep(0.02)
 
     # ------------------------------------------------------------------------------------------- mail
 
@@ -401,6 +413,8 @@ class Master:
                 self._start_job_master(change)
             else:
                 self._stop_job_master(change)
+        # A warm application is nobody's job, and has no history.
+        effects.events = [event for event in effects.events if event.job not in self.dispatcher.warm.entries]
         self.events.add(effects.events)
         self.metrics.happened(effects.events)
         if self.options.log_events:
@@ -430,7 +444,9 @@ class Master:
         self._retire(address)
         config, now = self.options.job_master, monotonic()
         progress, bounds, version = start.progress, start.bounds, start.bounds_version
-        machine = JobMaster(job, start.spec, config, start.token, self._ids, now, progress, bounds, version)
+        machine = JobMaster(
+            job, start.spec, config, start.token, self._ids, now, progress, bounds, version, warm=start.warm
+        )
 
         def on_crash(name: str, error: BaseException) -> None:
             if self._actors.get(address) is actor:
@@ -469,6 +485,10 @@ class Master:
             task.add_done_callback(self._retiring.discard)
 
     # ------------------------------------------------------------------------------------------- workers' streams
+
+    def take_log(self, chunk: LogData) -> LogPosition | None:
+        """Keep a job's output; that of a warm application only once it is a job's, from its beginning."""
+        return None if chunk.job in self.dispatcher.warm.entries else self.logs.write(chunk)
 
     @contextlib.contextmanager
     def connection(self, worker: WorkerId) -> Iterator[asyncio.Queue[Mail]]:

@@ -63,7 +63,8 @@ class WorkerOptions:
     ``orphan_timeout_s``: how long what runs in its slots outlives this process; 0: not at all. ``drain_timeout_s``: how
     long its executors may move what they hold when it is told to go by SIGTERM. ``jvm_cache_root``:
     where caches of loaded classes are (None: neither used nor made); one is made when no process was started for
-    ``jvm_cache_quiet_s`` seconds. ``warm``: what waits for drivers and executors to come (None: nothing).
+    ``jvm_cache_quiet_s`` seconds. ``warm``: what waits for drivers and executors to come (None: nothing), and
+    ``warm_rounds``: how often that goes through a little work first.
     ``uploads``: None takes no jobs with uploaded files.
     """
 
@@ -84,6 +85,7 @@ class WorkerOptions:
     jvm_cache_quiet_s: float = 15.0
     warm: WarmPolicy | None = None
     uploads: UploadPolicy | None = None
+    warm_rounds: int = 2
     tls: ClientTls = field(default_factory=ClientTls)
 
 
@@ -144,18 +146,18 @@ class WorkerProcess:
             cache_root=options.jvm_cache_root,
             cache_policy=KeeperPolicy(quiet_s=options.jvm_cache_quiet_s),
             staging=self._staging(options.uploads, source) if options.uploads is not None else None,
+            warm_rounds=options.warm_rounds,
         )
         keepers = KeeperSettings(home.lock, options.orphan_timeout_s)
         self._runner = SlotRunner(home.directory, launcher, self._shipper, self._on_process, self._on_crash, keepers)
         adopted = self._runner.adopt(home.left)
         if options.warm is not None:
-            policy, rounds = options.warm, options.warm.rounds
             launcher.pool = WarmPool(
                 home.directory / "slots",
                 options.total,
-                policy,
+                options.warm,
                 keepers,
-                lambda shape, directory: launcher.warm_commands(shape, directory, rounds),
+                launcher.warm_commands,
                 default_shapes(),
                 self._runner.note_keeper,
             )

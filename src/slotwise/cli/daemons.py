@@ -153,6 +153,7 @@ async def _master(given: dict[str, Any], single: SingleJob | None) -> int:
         worker_logs=directory / "workers",
         log_events=True,
         tls=tls,
+        warm=configuration.warm_applications(),
     )
     hidden.add(options.token)
     service = Master(options)
@@ -375,7 +376,6 @@ def worker(**given: Any) -> int:
     warm = WarmPolicy(
         warm_drivers,
         warm_executors,
-        configuration.get("taskmanager.warm.rounds"),
         configuration.get("taskmanager.warm.quiet-time"),
     )
     configure_logging(
@@ -428,6 +428,7 @@ def worker(**given: Any) -> int:
             configuration.get("taskmanager.environments.build-timeout"),
             configuration.get("taskmanager.environments.installer"),
         ),
+        warm_rounds=configuration.get("taskmanager.warm.rounds"),
         tls=client_tls(given),
     )
     hidden.add(options.token)

@@ -340,6 +340,7 @@ def workers(block: str | None, unblock: str | None, as_json: bool, **given: Any)
             if worker_id is not None:
                 client.call("PATCH", f"/v1/taskmanagers/{client.find_worker(worker_id)}", params={"blocked": word})
         answer = client.call("GET", "/v1/taskmanagers")
+        overview = client.call("GET", "/v1/overview")
     if as_json:
         _print_json(answer)
         return 0
@@ -361,6 +362,9 @@ def workers(block: str | None, unblock: str | None, as_json: bool, **given: Any)
     for pending in answer["pending"]:
         rows.append((pending["id"], "starting", _size(pending["totalResource"]), "", "", "", ""))
     print_table(("WORKER / SLOT", "HOST / JOB", "SIZE", "FREE", "SLOTS", "AGENT RSS", "WAITING"), rows)
+    if warm := overview["warm-applications"]:
+        ready = overview["warm-applications-waiting"]
+        click.echo(f"{warm} warm application(s), {ready} ready: the slots of jobs that `slotwise jobs` does not show")
     return 0
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from slotwise.dispatcher.warm_applications import WarmApplications, WarmPolicy
 from slotwise.model.errors import SizeError
 from slotwise.model.ids import DISPATCHER, Address, IdSource, JobId, LeaderToken, job_master_address
 from slotwise.model.job import ExecutorBounds, JobResult, JobSpec, JobState, check_bounds, check_spec
@@ -36,6 +37,8 @@ from slotwise.protocol.messages import (
     JobRefused,
     JobStatus,
     JobStatusAcknowledged,
+    ProgramTaken,
+    RunProgram,
     ScaleAccepted,
     ScaleJob,
     ScaleTaken,
@@ -43,22 +46,28 @@ from slotwise.protocol.messages import (
 )
 from slotwise.protocol.outbox import Outbox
 
+_LOOK_S = 0.5
+_BEGINNING = (JobState.CREATED, JobState.WAITING_FOR_RESOURCES, JobState.DEPLOYING)
+
 
 class DispatcherConfig(msgspec.Struct, frozen=True):
     """``retry_s``: how often an unanswered cancel is repeated. ``max_active_jobs``: more are refused.
-    ``max_job_master_failures``: a job whose JobMaster fails more often than that has failed.
+    ``max_job_master_failures``: a job whose JobMaster fails more often than that has failed. ``warm``: which warm
+    applications are kept.
     """
 
     retry_s: float = 2.0
     max_active_jobs: int = 10_000
     max_job_master_failures: int = 5
+    warm: WarmPolicy = WarmPolicy()
 
 
 @dataclass
 class JobRecord:
     """What the Dispatcher knows of a job. ``released``: its JobMaster has nothing left to do and is gone.
     ``failures``: how many of its JobMasters have failed under this Dispatcher. ``bounds``: how many executors it may
-    have; ``bounds_version`` is 0 for those of its specification.
+    have; ``bounds_version`` is 0 for those of its specification. ``handing_over``: a warm application is to be its, and
+    has not said yet that it is.
     """
 
     job: JobId
@@ -72,6 +81,7 @@ class JobRecord:
     failures: int = 0
     given_bounds: ExecutorBounds | None = None
     bounds_version: int = 0
+    handing_over: bool = False
 
     @property
     def bounds(self) -> ExecutorBounds:
@@ -93,6 +103,7 @@ class Dispatcher:
         """``recovered``: the jobs of the store, in the order of their acceptance."""
         self.config = config
         self.jobs: dict[JobId, JobRecord] = {}
+        self.warm = WarmApplications(config.warm)
         self._by_key: dict[str, JobId] = {}
         self._out = Outbox(DISPATCHER, token)
         self._ids = ids
@@ -133,7 +144,7 @@ class Dispatcher:
         effects.shutdown = self._out.deposed(stimulus)
         match payload:
             case SubmitJob():
-                self._on_submit(stimulus.sender, payload, effects)
+                self._on_submit(stimulus.sender, payload, now, effects)
             case CancelJob(job):
                 self._on_cancel(stimulus.sender, job, now, effects)
             case ScaleJob():
@@ -143,13 +154,19 @@ class Dispatcher:
                     self._timers.clear(("scale", job))
             case Fenced(address, current):
                 self._out.learn(address, current)
+            case ProgramTaken(job):
+                self._timers.clear(("hand-over", job))
+                if job in self.jobs:
+                    self.jobs[job].handing_over = False
+            case JobStatus(job) if job in self.warm.entries:
+                self._on_warm_status(stimulus, payload, now, effects)
             case JobStatus():
-                self._on_status(stimulus, payload, effects)
+                self._on_status(stimulus, payload, now, effects)
             case _:
                 pass
         return effects
 
-    def _on_submit(self, sender: Address, message: SubmitJob, effects: Effects) -> None:
+    def _on_submit(self, sender: Address, message: SubmitJob, now: float, effects: Effects) -> None:
         known = self._by_key.get(message.key)
         if known is not None:
             if self.jobs[known].spec != message.spec:
@@ -167,11 +184,18 @@ class Dispatcher:
         if active >= self.config.max_active_jobs:
             self._out.send(effects, sender, JobRefused(f"{active} jobs are active, which is the limit"))
             return
-        job = JobId(self._ids.new_id("job"))
-        self.jobs[job] = JobRecord(job, message.key, message.spec)
+        warm = self.warm.take(message.spec, now)
+        job = warm.job if warm is not None else JobId(self._ids.new_id("job"))
+        record = self.jobs[job] = JobRecord(job, message.key, message.spec)
         self._by_key[message.key] = job
         effects.persist.append(PersistJob(job, message.key, message.spec))
-        self._start_job_master(self.jobs[job], None, effects)
+        if warm is None:
+            self._start_job_master(record, None, effects)
+        else:
+            record.state, record.status_seq, record.handing_over = JobState.RUNNING, warm.seq, True
+            self._hand_over(record, now, effects)
+        if self.warm.active:
+            self._timers.set_once("warm", now + _LOOK_S)
         effects.events.append(Event("submitted", job, fields={"name": message.spec.name}))
         self._out.send(effects, sender, JobAccepted(job))
 
@@ -184,11 +208,67 @@ class Dispatcher:
             StartJobMaster(record.job, record.spec, token, progress, record.given_bounds, record.bounds_version)
         )
 
+    # ------------------------------------------------------------------------------------------- warm applications
+
+    def _hand_over(self, record: JobRecord, now: float, effects: Effects) -> None:
+        self._out.send(effects, job_master_address(record.job), RunProgram(record.job, record.spec))
+        self._timers.set(("hand-over", record.job), now + self.config.retry_s)
+
+    def _on_warm_status(self, envelope: Envelope, message: JobStatus, now: float, effects: Effects) -> None:
+        job = message.job
+        self._out.learn(envelope.sender, envelope.sender_token)
+        self.warm.heard(job, message.seq, message.waits and not message.state.is_final)
+        if message.released:
+            self.warm.gone(job, now)
+            effects.job_masters.append(StopJobMaster(job))
+        else:
+            self._out.send(effects, envelope.sender, JobStatusAcknowledged(job, message.seq))
+
+    def _look_after_warm(self, now: float, effects: Effects) -> None:
+        """Begin one that is missing, while no job waits to begin; end those that are not wanted."""
+        if self.warm.active:
+            self._timers.set("warm", now + _LOOK_S)
+        kind = self.warm.wanted(now)
+        for entry in self.warm.entries.values():
+            if entry.ending:
+                self._out.send(effects, job_master_address(entry.job), CancelJob(entry.job))
+        if kind is None or any(record.state in _BEGINNING for record in self.jobs.values()):
+            return
+        job = JobId(self._ids.new_id("job"))
+        self._out.learn(job_master_address(job), self.token)
+        self.warm.begun(job, kind)
+        effects.job_masters.append(StartJobMaster(job, kind, self.token, warm=True))
+
+    def end_warm(self, now: float) -> Effects:
+        """End all warm applications, and begin no more."""
+        effects = Effects()
+        self.warm.stop()
+        self._look_after_warm(now, effects)
+        return effects
+
+    def _start_cold(self, record: JobRecord, now: float, effects: Effects) -> None:
+        """The warm application ended before it knew of its job, which begins like any other."""
+        record.handing_over = False
+        record.state = JobState.CREATED
+        record.failures += 1
+        self._timers.clear(("hand-over", record.job))
+        self._start_job_master(record, None, effects)
+        if record.cancelling:
+            self._send_cancel(record, now, effects)
+
+    # ------------------------------------------------------------------------------------------- JobMasters
+
     def _on_job_master_exited(self, message: JobMasterExited, now: float, effects: Effects) -> None:
+        if message.job in self.warm.entries:
+            self.warm.gone(message.job, now)
+            effects.job_masters.append(StopJobMaster(message.job))
+            return
         record = self.jobs.get(message.job)
         if record is None or record.released:
             return
         record.failures += 1
+        record.handing_over = False
+        self._timers.clear(("hand-over", record.job))
         fields: dict[str, str | int | float | None] = {"reason": message.reason, "failures": record.failures}
         effects.events.append(Event("job-master-failed", record.job, fields=fields))
         if message.result is not None and not record.state.is_final:
@@ -214,7 +294,7 @@ class Dispatcher:
     def _ended(self, record: JobRecord, result: JobResult) -> None:
         """It is known how the job ended: nothing more is asked of its JobMaster."""
         record.state, record.result = result.state, result
-        for key in ("cancel", "scale"):
+        for key in ("cancel", "scale", "hand-over"):
             self._timers.clear((key, record.job))
 
     def forget(self, job: JobId) -> None:
@@ -222,6 +302,9 @@ class Dispatcher:
         record = self.jobs.pop(job, None)
         if record is not None:
             del self._by_key[record.key]
+            self._timers.clear(("hand-over", job))
+            if record.handing_over:
+                self.warm.give_back(job, record.spec)
 
     def _on_cancel(self, sender: Address, job: JobId, now: float, effects: Effects) -> None:
         record = self.jobs.get(job)
@@ -282,10 +365,16 @@ class Dispatcher:
         self._out.send(effects, job_master_address(record.job), CancelJob(record.job))
         self._timers.set(("cancel", record.job), now + self.config.retry_s)
 
-    def _on_status(self, envelope: Envelope, message: JobStatus, effects: Effects) -> None:
+    def _on_status(self, envelope: Envelope, message: JobStatus, now: float, effects: Effects) -> None:
         record = self.jobs.get(message.job)
         self._out.learn(envelope.sender, envelope.sender_token)
+        if record is None and message.warm and not message.state.is_final:
+            # A warm application of an earlier Dispatcher: nobody would ever take it.
+            self._out.send(effects, envelope.sender, CancelJob(message.job))
         if record is not None and message.seq > record.status_seq:
+            if record.handing_over and message.warm and message.state.is_final:
+                self._start_cold(record, now, effects)
+                return
             record.status_seq = message.seq
             was_final = record.state.is_final
             if message.state.is_final and not was_final:
@@ -293,7 +382,7 @@ class Dispatcher:
             elif not was_final:
                 record.state = message.state
             record.released = record.released or message.released
-        if record is not None and record.released:
+        if record is None or record.released:
             if message.released:
                 # Also for a JobMaster of an earlier Dispatcher whose job has ended: nobody else would end it.
                 effects.job_masters.append(StopJobMaster(message.job))
@@ -311,6 +400,10 @@ class Dispatcher:
                     self._start_job_master(record, progress, effects)
                     if record.cancelling:
                         self._send_cancel(record, now, effects)
+                case "warm":
+                    self._look_after_warm(now, effects)
+                case ("hand-over", job):
+                    self._hand_over(self.jobs[JobId(str(job))], now, effects)
                 case ("scale", job):
                     self._send_bounds(self.jobs[JobId(str(job))], now, effects)
                 case ("cancel", job):

@@ -12,7 +12,7 @@ from slotwise.jobmaster.slot_pool import HeldSlot, SlotPool
 from slotwise.jobmaster.worker_link import WorkerLink
 from slotwise.model.ids import IdSource, JobId, worker_address
 from slotwise.model.job import JobResult, JobSpec, JobState
-from slotwise.model.process import DriverProcess, ProcessSpec
+from slotwise.model.process import DriverProcess, ProcessSpec, Program
 from slotwise.model.requirements import Counts
 from slotwise.protocol.effects import Effects, Event
 from slotwise.protocol.messages import Deploy, DirectDriver, JobSlotStatus, ProcessPhase, ProcessStatus
@@ -20,7 +20,9 @@ from slotwise.protocol.outbox import Outbox
 
 
 class Deployments:
-    """The processes of one job. ``not_before``: no executor is started before that time, after one that failed."""
+    """The processes of one job. ``not_before``: no executor is started before that time, after one that failed.
+    ``warm``: what it is to run is not known yet.
+    """
 
     def __init__(
         self,
@@ -33,12 +35,15 @@ class Deployments:
         out: Outbox,
         ids: IdSource,
         now: float,
+        *,
+        warm: bool = False,
     ) -> None:
         self._standing = None if spec.dynamic_allocation else spec.initial_executors
         self.executors = Executors(ids, driver.progress.executor_ids_below, self._standing)
         self.not_before = now
         self._job = job
         self._spec = spec
+        self._warm = warm
         self._config = config
         self._pool = pool
         self._driver = driver
@@ -53,7 +58,7 @@ class Deployments:
         """Send a driver into an unused slot of its size, which is there."""
         slot = self._pool.unused(self._spec.driver.profile)
         assert slot is not None
-        self._driver.deploy(slot, self.executors.next_id, now, effects)
+        self._driver.deploy(slot, self.executors.next_id, now, effects, warm=self._warm)
         slot.use = self._driver.name
         slot.idle_since = None
         self._deploy(slot, effects)
@@ -70,7 +75,7 @@ class Deployments:
                     break
                 self._driver.reserve_ids(executors.next_id + 1, effects)
                 secret = self._driver.progress.secret
-                executor = executors.launch(total, slot.allocation, secret, self._spec)
+                executor = executors.launch(total, slot.allocation, secret, self._spec, warm=self._warm)
                 slot.use = f"executor-{executor.executor_id}"
                 slot.idle_since = None
                 self._deploy(slot, effects)
@@ -84,7 +89,7 @@ class Deployments:
         assert slot.use is not None
         if slot.allocation == self._driver.slot:
             progress = self._driver.progress
-            spec: ProcessSpec = DriverProcess(self._spec, progress.secret, progress.attempt)
+            spec: ProcessSpec = DriverProcess(self._spec, progress.secret, progress.attempt, progress.warm)
             self._driver.record_again(effects)
         else:
             executor = self.executors.by_allocation(slot.allocation)
@@ -93,6 +98,11 @@ class Deployments:
             spec = executor.process
         message = Deploy(self._job, slot.allocation, slot.use, spec)
         self._out.send(effects, worker_address(slot.worker), message)
+
+    def run(self, spec: JobSpec) -> None:
+        """What the warm application is to run is known now."""
+        self._warm = False
+        self._spec = spec
 
     # ------------------------------------------------------------------------------------------- the driver's wishes
 
@@ -148,10 +158,16 @@ class Deployments:
 
     def direct(self, effects: Effects, again: bool = False) -> None:
         """Tell the driver's JVM what is new to it; ``again``: what it has not confirmed."""
+        if self._driver.progress.warm and not self._warm:
+            # A leader that takes the job over does not know whether its driver has heard it.
+            self.executors.run(Program(self._spec.name, self._spec.program, self._spec.args))
         directives = self.executors.directives()
         if directives is None or (directives.version == self._directed and not again):
             return
         self._directed = directives.version
+        if directives.program is not None and self.executors.report is not None and self.executors.report.waits:
+            # As with everything that is deployed: the record may not have been written yet.
+            self._driver.record_again(effects)
         slot = self._pool.slots.get(self._driver.slot) if self._driver.slot is not None else None
         if slot is not None:
             message = DirectDriver(self._job, slot.allocation, directives)

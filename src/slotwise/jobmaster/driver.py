@@ -58,8 +58,10 @@ class DriverLife:
         """What the present driver's process is called."""
         return f"driver-{self.progress.attempt}"
 
-    def deploy(self, slot: HeldSlot, next_executor_id: int, now: float, effects: Effects) -> None:
-        """A new driver is about to be sent into ``slot``, with a new secret."""
+    def deploy(
+        self, slot: HeldSlot, next_executor_id: int, now: float, effects: Effects, *, warm: bool = False
+    ) -> None:
+        """A new driver is about to be sent into ``slot``, with a new secret; ``warm``: without its program."""
         self.slot = slot.allocation
         self.started_at = now
         self._record(
@@ -69,6 +71,7 @@ class DriverLife:
             driver_allocation=slot.allocation,
             secret=self._ids.new_secret(),
             executor_ids_below=next_executor_id + _ID_BLOCK,
+            warm=warm,
         )
 
     def reserve_ids(self, next_executor_id: int, effects: Effects) -> None:

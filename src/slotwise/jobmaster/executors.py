@@ -19,6 +19,7 @@ from slotwise.model.process import (
     ExecutorProcess,
     ExecutorTotal,
     LostExecutor,
+    Program,
 )
 from slotwise.model.requirements import Counts
 from slotwise.protocol.effects import Event
@@ -67,6 +68,7 @@ class Executors:
         self.plan: tuple[ExecutorTotal, ...] | None = None
         self._ids = ids
         self._instructions: PipelineDirectives | None = None
+        self._program: Program | None = None
         self._standing = standing
         self._lost: dict[str, LostExecutor] = {}
         self._version = 1
@@ -194,7 +196,9 @@ class Executors:
 
     # ------------------------------------------------------------------------------------------- what happens to them
 
-    def launch(self, total: ExecutorTotal, allocation: AllocationId, secret: str, spec: JobSpec) -> Executor:
+    def launch(
+        self, total: ExecutorTotal, allocation: AllocationId, secret: str, spec: JobSpec, *, warm: bool = False
+    ) -> Executor:
         """A new executor of the job ``spec`` for the slot ``allocation``. Only while :attr:`active`."""
         assert self.report is not None
         executor_id = str(self.next_id)
@@ -212,6 +216,7 @@ class Executors:
             total.task_slots,
             spec.uploads,
             spec.python if spec.uploads is not None else None,
+            warm,
         )
         executor = Executor(
             executor_id,
@@ -246,6 +251,12 @@ class Executors:
         """What the program of the pipeline is to do."""
         if instructions != self._instructions:
             self._instructions = instructions
+            self._version += 1
+
+    def run(self, program: Program) -> None:
+        """What the warm application is to run."""
+        if program != self._program:
+            self._program = program
             self._version += 1
 
     def unaccounted(self) -> list[str]:
@@ -304,6 +315,7 @@ class Executors:
             leaving,
             self._regions(),
             self._instructions,
+            self._program,
         )
 
 

@@ -7,6 +7,9 @@ ML-01, ML-05.
 
 A new leader of a running job knows its record (JobProgress) and learns the rest from the workers' reports.
 
+One may also be started for nobody's job yet: a *warm application*, whose driver has made its SparkContext and waits for
+its program (:class:`~slotwise.jobmaster.warm_application.WarmApplication`).
+
 Everything it wants of a worker is kept as a wish (`HeldSlot.use`, the frees under way) and said again whenever a
 report shows that it has not come true."""
 
@@ -23,6 +26,7 @@ from slotwise.jobmaster.restart import Restarts, limit_reached
 from slotwise.jobmaster.slot_pool import HeldSlot, SlotPool
 from slotwise.jobmaster.states import may_move
 from slotwise.jobmaster.status_link import StatusLink
+from slotwise.jobmaster.warm_application import WarmApplication
 from slotwise.jobmaster.work import ApplicationWork, PipelineWork, Work
 from slotwise.jobmaster.worker_link import WorkerLink
 from slotwise.model.ids import (
@@ -46,6 +50,7 @@ from slotwise.protocol.messages import (
     DeclarationRefused,
     Envelope,
     Fenced,
+    GiveWay,
     JobMasterRegistered,
     JobSlotsReport,
     JobSlotStatus,
@@ -54,8 +59,10 @@ from slotwise.protocol.messages import (
     OfferSlots,
     ProcessPhase,
     ProcessStatus,
+    ProgramTaken,
     RegisterAgain,
     ResourceManagerHeartbeat,
+    RunProgram,
     ScaleJob,
     ScaleTaken,
     Shortage,
@@ -78,8 +85,12 @@ class JobMaster:
         progress: JobProgress | None = None,
         bounds: ExecutorBounds | None = None,
         bounds_version: int = 0,
+        *,
+        warm: bool = False,
     ) -> None:
-        """``progress``: the record of an earlier leader. ``bounds``: those that were given after the submission."""
+        """``progress``: the record of an earlier leader. ``bounds``: those that were given after the submission.
+        ``warm``: it is for a warm application; the program of ``spec`` does not count.
+        """
         self.job = job
         self.spec = spec
         self.config = config
@@ -103,7 +114,11 @@ class JobMaster:
         )
         self.rescaling = Rescaling(job, bounds or spec.bounds, bounds_version, config.cool_down_s, self.timers)
         self.workers = WorkerLink(job, self.pool, self._out)
-        self.deployments = Deployments(job, spec, config, self.pool, self.driver, self.workers, self._out, ids, now)
+        self.deployments = Deployments(
+            job, spec, config, self.pool, self.driver, self.workers, self._out, ids, now, warm=warm
+        )
+        self.warm = WarmApplication(self) if warm else None
+        self._resources.yields = warm
         self.work: Work = ApplicationWork(self) if spec.pipeline is None else PipelineWork(self)
         self._status = StatusLink(job, self._out)
         self._restarts = Restarts(self.driver.progress.failures)
@@ -155,13 +170,15 @@ class JobMaster:
     def handle(self, stimulus: Envelope, now: float) -> Effects:
         """Take a message."""
         effects = Effects()
-        introduces = isinstance(stimulus.payload, OfferSlots | JobSlotsReport | CancelJob | ScaleJob)
+        introduces = isinstance(stimulus.payload, OfferSlots | JobSlotsReport | CancelJob | ScaleJob | RunProgram)
         if self._out.admit(stimulus, effects, introduces=introduces):
             effects.shutdown = self._out.deposed(stimulus)
             if effects.shutdown is None:
                 if isinstance(self.phase, Created) and self._adopting:
                     self.phase.start(now, effects)
                 self._dispatch(stimulus, now, effects)
+        if self.warm is not None:
+            self.warm.hush(effects)
         return effects
 
     def _dispatch(self, envelope: Envelope, now: float, effects: Effects) -> None:
@@ -197,6 +214,10 @@ class JobMaster:
                 self._on_scale(bounds, version, now, effects)
             case CancelJob():
                 self.phase.cancel(now, effects)
+            case GiveWay() if self.warm is not None:
+                self.phase.cancel(now, effects)
+            case RunProgram(_, spec):
+                self._on_program(spec, now, effects)
             case JobStatusAcknowledged(_, seq):
                 self._status.on_acknowledged(seq)
             case ResourceManagerHeartbeat() | _:
@@ -277,6 +298,25 @@ class JobMaster:
             self.advance(now, effects)
         self._out.send(effects, DISPATCHER, ScaleTaken(self.job, self.rescaling.version))
 
+    def _on_program(self, spec: JobSpec, now: float, effects: Effects) -> None:
+        """The warm application is somebody's job now. One that ends says so, and cannot be."""
+        if self.warm is not None:
+            if self.state.is_final or self.state in (JobState.CANCELLING, JobState.FAILING):
+                return
+            fields: dict[str, str | int | float | None] = {"executors": self.executors.staying()[1]}
+            effects.events.append(Event("handed-over", self.job, fields=fields))
+            effects.events.append(Event("job-state", self.job, fields={"state": self.state.value}))
+            self.warm = None
+            self.spec = spec
+            self.deployments.run(spec)
+            self.driver.record_again(effects)
+            self._resources.keep(now, effects)
+            self.report_status(effects)
+            self.advance(now, effects)
+        elif not self.state.is_final:
+            self.driver.record_again(effects)
+        self._out.send(effects, DISPATCHER, ProgramTaken(self.job))
+
     # ------------------------------------------------------------------------------------------- processes
 
     def _on_process(self, slot: HeldSlot, status: ProcessStatus, now: float, effects: Effects) -> None:
@@ -310,6 +350,8 @@ class JobMaster:
     def restart_or_end(self, strategy: RestartStrategy | None, result: JobResult, now: float, effects: Effects) -> None:
         """The driver is gone: another one after a while, if the strategy has one left, else the end."""
         ran_s = now - self.driver.started_at
+        if self.warm is not None:
+            strategy = None
         delay_s = self._restarts.delay_s(strategy, ran_s) if strategy is not None else None
         if delay_s is None:
             count = self.driver.progress.restart_count
@@ -357,6 +399,8 @@ class JobMaster:
             before = self.phase
             before.advance(now, effects)
         self._return_surplus(now, effects)
+        if self.warm is not None:
+            self.warm.look(effects)
 
     def require(self, counts: Counts, now: float, effects: Effects) -> None:
         """Declare what the job requires from now on; and what takes the place of executors whose worker is about to go,
@@ -430,7 +474,8 @@ class JobMaster:
 
     def report_status(self, effects: Effects) -> None:
         """Tell the Dispatcher how the job is."""
-        self._status.report(self.state, self.result, self.released, effects)
+        waits = None if self.warm is None else self.warm.waits
+        self._status.report(self.state, self.result, self.released, effects, waits)
 
     # ------------------------------------------------------------------------------------------- time
 
@@ -457,6 +502,8 @@ class JobMaster:
                     self.advance(now, effects)
                 case _:
                     self.phase.on_timer(str(key), now, effects)
+        if self.warm is not None:
+            self.warm.hush(effects)
         return effects
 
     def begin(self, now: float, effects: Effects) -> None:
@@ -485,6 +532,9 @@ class JobMaster:
             self.workers.ask_about(unseen.allocation, unseen.worker, effects)
             self.driver.rearm(now)
         self.deployments.direct(effects, again=True)
+        if self.warm is not None:
+            # Another Dispatcher than the one that wanted it must learn that it is there.
+            self.report_status(effects)
         self._status.repeat(effects)
         self.advance(now, effects)
 

@@ -31,6 +31,8 @@ class ResourceLink:
         retry_s: float,
         retry_max_s: float,
     ) -> None:
+        self.yields = False
+        """Whether the job gives back what it holds when somebody else waits for it."""
         self._job = job
         self._pool = pool
         self._out = out
@@ -70,6 +72,12 @@ class ResourceLink:
             self._version += 1
             self._declare(now, effects)
 
+    def keep(self, now: float, effects: Effects) -> None:
+        """The job does not yield any more."""
+        self.yields = False
+        self._version += 1
+        self._declare(now, effects)
+
     def over(self, now: float, effects: Effects) -> None:
         """The job has ended: nothing is required any more, and nothing is repeated."""
         self.require({}, now, effects)
@@ -97,5 +105,6 @@ class ResourceLink:
             return
         self._timers.set("declare", now + self._interval_s)
         if self._registered:
-            message = DeclareRequirements(self._job, self._version, requirements_of(self._pool.required))
+            required = requirements_of(self._pool.required)
+            message = DeclareRequirements(self._job, self._version, required, self.yields)
             self._out.send(effects, RESOURCE_MANAGER, message)

@@ -21,11 +21,13 @@ class StatusLink:
         self._seq = 0
         self._status: JobStatus | None = None
 
-    def report(self, state: JobState, result: JobResult | None, released: bool, effects: Effects) -> None:
-        """Say something new."""
+    def report(
+        self, state: JobState, result: JobResult | None, released: bool, effects: Effects, waits: bool | None = None
+    ) -> None:
+        """Say something new. ``waits``: for a warm application, whether it is ready for its program."""
         self._seq += 1
         self.acknowledged = False
-        self._status = JobStatus(self._job, self._seq, state, result, released)
+        self._status = JobStatus(self._job, self._seq, state, result, released, waits is not None, bool(waits))
         self._send(effects)
 
     def on_acknowledged(self, seq: int) -> None:

@@ -283,6 +283,9 @@ class MasterMetrics:
             states[record.state] += 1
         for state, count in states.items():
             yield "slotwise_jobs", (state.value,), count
+        warm = [entry.waits for entry in self._components.dispatcher.warm.entries.values()]
+        yield "slotwise_warm_applications", ("waiting",), sum(warm)
+        yield "slotwise_warm_applications", ("starting",), len(warm) - sum(warm)
         living = [job for job, record in records.items() if not record.state.is_final]
         for job in living[: self._most_series]:
             record, master = records[job], masters.get(job)

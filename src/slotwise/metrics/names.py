@@ -158,6 +158,13 @@ _ALL = (
         "failed: of those that were to wait, which never got ready. It falls when a worker goes.",
         ("outcome",),
     ),
+    Metric(
+        "slotwise_warm_applications",
+        "gauge",
+        _JOBS,
+        "Applications that wait for a job of their kind, or are being made for one.",
+        ("state",),
+    ),
     Metric("slotwise_jobs", "gauge", _JOBS, "Jobs that the master knows, by state.", ("state",)),
     Metric("slotwise_submissions_total", "counter", _JOBS, "Submissions that were accepted or refused.", ("outcome",)),
     Metric("slotwise_jobs_ended_total", "counter", _JOBS, "Jobs that ended under this master.", ("state",)),

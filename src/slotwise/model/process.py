@@ -13,13 +13,23 @@ from slotwise.model.pipeline import PipelineDirectives, PipelineReport
 from slotwise.model.uploads import Uploads
 
 
+class Program(msgspec.Struct, frozen=True):
+    """What a warm application is to run: the fields of its job's specification that were not known before."""
+
+    name: str
+    program: str
+    args: tuple[str, ...] = ()
+
+
 class DriverProcess(msgspec.Struct, frozen=True, tag="driver"):
     """A Spark driver: a JVM gateway and the Python program attached to it. ``secret`` is the job's spark.authenticate
-    secret; ``attempt`` counts the job's drivers from 1."""
+    secret; ``attempt`` counts the job's drivers from 1. ``warm``: it makes its SparkContext and waits for directives
+    with its :class:`Program`; that of ``spec`` does not count."""
 
     spec: JobSpec
     secret: str
     attempt: int = 1
+    warm: bool = False
 
     @property
     def size(self) -> DriverSize:
@@ -34,7 +44,8 @@ class ExecutorProcess(msgspec.Struct, frozen=True, tag="executor"):
     when the executor registers. ``launch`` comes from the driver (see :class:`ExecutorLaunch`). ``task_slots`` is how
     many tasks it runs at once, where that is not its number of cores (``RegionSize``). ``uploads`` are the job's: an
     executor needs its Python environment and the files that it shares. ``python`` is the job's interpreter, which that
-    environment is made with (None: the worker's own).
+    environment is made with (None: the worker's own). ``warm``: it is a
+    warm application's, and has time to get ready.
     """
 
     executor_id: str
@@ -49,6 +60,7 @@ class ExecutorProcess(msgspec.Struct, frozen=True, tag="executor"):
     task_slots: int | None = None
     uploads: Uploads | None = None
     python: str | None = None
+    warm: bool = False
 
 
 class ExecutorIdentity(msgspec.Struct, frozen=True):
@@ -110,7 +122,8 @@ class DriverReport(msgspec.Struct, frozen=True):
     that it gives back; ``registered`` those that have joined and live; ``directives_seen`` is the version of the last
     :class:`DriverDirectives` it has carried out. ``first_task_unix_s`` is the launch time of the first task.
     ``tasks_done`` counts tasks that ended well. ``regions`` and ``pipeline`` are those of a pipeline job: the region
-    of each executor that has one, and the word of the program."""
+    of each executor that has one, and the word of the program. ``waits``: it is a warm application that is ready for
+    its program."""
 
     version: int
     app_id: str
@@ -127,6 +140,7 @@ class DriverReport(msgspec.Struct, frozen=True):
     first_task_unix_s: float | None = None
     regions: dict[str, str] = msgspec.field(default_factory=dict)
     pipeline: PipelineReport | None = None
+    waits: bool = False
 
 
 class LostExecutor(msgspec.Struct, frozen=True):
@@ -146,7 +160,8 @@ class DriverDirectives(msgspec.Struct, frozen=True):
     executor that is not in it may not register. ``lost``: executors of ``app_id`` that are gone. ``decommission``:
     executors that are to get no more tasks, to move their blocks to others and to end. ``regions``: the region of each
     executor that belongs to one; it may change while the executor lives, which then finishes its tasks and gets those
-    of its new region. ``pipeline`` is passed on to the program of a pipeline job."""
+    of its new region. ``pipeline`` is passed on to the program of a pipeline job; ``program`` is what a warm
+    application is to run."""
 
     version: int
     app_id: str
@@ -155,3 +170,4 @@ class DriverDirectives(msgspec.Struct, frozen=True):
     decommission: tuple[str, ...] = ()
     regions: dict[str, str] = msgspec.field(default_factory=dict)
     pipeline: PipelineDirectives | None = None
+    program: Program | None = None

@@ -26,7 +26,7 @@ class JobProgress(msgspec.Struct, frozen=True):
     be gone. ``secret``: its spark.authenticate secret. ``executor_ids_below``: executor ids under this may have been
     used. ``restarts``: the latest ones; ``restart_count``: how many in all; ``failures``: those that the strategy
     still counts. ``finished_regions``: those of a pipeline that need not run again; ``pipeline_done``: it has done all
-    that it was to do."""
+    that it was to do. ``warm``: the last driver was started before its program was known."""
 
     token: LeaderToken
     attempt: int = 0
@@ -39,6 +39,7 @@ class JobProgress(msgspec.Struct, frozen=True):
     restarts: tuple[Restart, ...] = ()
     finished_regions: tuple[str, ...] = ()
     pipeline_done: bool = False
+    warm: bool = False
 
 
 class RecoveredJob(msgspec.Struct, frozen=True):

@@ -114,7 +114,8 @@ class StopWorker(msgspec.Struct, frozen=True):
 
 class StartJobMaster(msgspec.Struct, frozen=True):
     """Start a JobMaster for the job under this leader token, in place of any that there is. With ``progress`` it takes
-    over what an earlier one left; ``bounds`` are those that its specification does not have any more.
+    over what an earlier one left; ``bounds`` are those that its specification does not have any more. ``warm``: it is
+    for a warm application, nobody's job yet.
     """
 
     job: JobId
@@ -123,6 +124,7 @@ class StartJobMaster(msgspec.Struct, frozen=True):
     progress: JobProgress | None = None
     bounds: ExecutorBounds | None = None
     bounds_version: int = 0
+    warm: bool = False
 
 
 class StopJobMaster(msgspec.Struct, frozen=True):

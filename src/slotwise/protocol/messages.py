@@ -222,12 +222,13 @@ class RegisterJobMaster(msgspec.Struct, frozen=True, tag=True):
 
 class DeclareRequirements(msgspec.Struct, frozen=True, tag=True):
     """The absolute requirements of a job (FLIP-138). Also the JM's heartbeat: repeated every heartbeat interval (B:
-    ML-01).
+    ML-01). ``yields``: it is a warm application, which takes what nobody else wants, and gives it back when asked.
     """
 
     job: JobId
     version: int
     requirements: Requirements
+    yields: bool = False
 
 
 class JobDone(msgspec.Struct, frozen=True, tag=True):
@@ -262,6 +263,12 @@ class NotEnoughResources(msgspec.Struct, frozen=True, tag=True):
 
     acquired: Requirements
     missing: tuple[Shortage, ...]
+
+
+class GiveWay(msgspec.Struct, frozen=True, tag=True):
+    """Somebody waits for what the job holds, which has said that it yields."""
+
+    job: JobId
 
 
 class WorkerLost(msgspec.Struct, frozen=True, tag=True):
@@ -421,6 +428,19 @@ class ScaleTaken(msgspec.Struct, frozen=True, tag=True):
     version: int
 
 
+class RunProgram(msgspec.Struct, frozen=True, tag=True):
+    """From the Dispatcher to the JobMaster of a warm application: it is this job's now. Repeated until taken."""
+
+    job: JobId
+    spec: JobSpec
+
+
+class ProgramTaken(msgspec.Struct, frozen=True, tag=True):
+    """From the JobMaster: it is recorded that its driver runs the program."""
+
+    job: JobId
+
+
 class BlockWorker(msgspec.Struct, frozen=True, tag=True):
     """From a client to the ResourceManager: give the worker no new slots (or again). It keeps those that it has."""
 
@@ -439,7 +459,8 @@ class WorkerBlocked(msgspec.Struct, frozen=True, tag=True):
 class JobStatus(msgspec.Struct, frozen=True, tag=True):
     """From the JobMaster to the Dispatcher on every change, and repeated until acknowledged when it is final.
 
-    ``released``: all slots are back (or given up on), the JobMaster has nothing left to do.
+    ``released``: all slots are back (or given up on), the JobMaster has nothing left to do. ``warm``: it is for a warm
+    application, nobody's job; ``waits``: that is ready for its program.
     """
 
     job: JobId
@@ -447,6 +468,8 @@ class JobStatus(msgspec.Struct, frozen=True, tag=True):
     state: JobState
     result: JobResult | None = None
     released: bool = False
+    warm: bool = False
+    waits: bool = False
 
 
 class JobStatusAcknowledged(msgspec.Struct, frozen=True, tag=True):
@@ -474,6 +497,7 @@ Message = (
     | JobMasterRegistered
     | DeclarationRefused
     | NotEnoughResources
+    | GiveWay
     | WorkerLost
     | OfferSlots
     | JobSlotsReport
@@ -492,6 +516,8 @@ Message = (
     | ScaleAccepted
     | ScaleTaken
     | CancelAccepted
+    | RunProgram
+    | ProgramTaken
     | BlockWorker
     | WorkerBlocked
     | JobStatus

@@ -18,7 +18,8 @@ from slotwise.model.resources import ResourceProfile
 class JobEntry:
     """One job's account. ``order`` is its place in the queue: the time of its first declaration, never moved back.
     ``declared``: the job has declared here; one that is known from workers alone is over, or will declare. ``over``:
-    it has ended; then, as while it has not declared, the account goes with its last slot."""
+    it has ended; then, as while it has not declared, the account goes with its last slot. ``yields``: it takes what
+    nobody else wants."""
 
     job: JobId
     order: int
@@ -27,6 +28,7 @@ class JobEntry:
     held: dict[ResourceProfile, int] = field(default_factory=dict)
     declared: bool = False
     over: bool = False
+    yields: bool = False
 
     def missing(self) -> Counts:
         """What is declared and neither held nor pending: what :func:`~slotwise.model.requirements.match_slots` finds
@@ -51,13 +53,15 @@ class Ledger:
     """The accounts of all jobs. Slots count as held from the moment they are given, before the worker has agreed."""
 
     def __init__(self) -> None:
+        self.yielding: set[JobId] = set()
+        """The jobs that take what nobody else wants. Not to be changed by the caller."""
         self._jobs: dict[JobId, JobEntry] = {}
         self._next_order = 0
         self._changed: dict[JobId, None] = {}
         self._short: list[int] = []
         self._lacks: dict[int, tuple[JobId, Counts]] = {}
 
-    def declare(self, job: JobId, version: int, required: Counts) -> bool:
+    def declare(self, job: JobId, version: int, required: Counts, *, yields: bool = False) -> bool:
         """Take the absolute requirements of ``job``; false when nothing changed or the version is an old one."""
         entry = self._jobs.get(job)
         if entry is None:
@@ -65,10 +69,13 @@ class Ledger:
         elif version < entry.version:
             return False
         entry.version = version
-        entry.declared = True
+        entry.declared, entry.over = True, False
+        changed = entry.yields != yields
+        entry.yields = yields
+        (self.yielding.add if yields else self.yielding.discard)(job)
         wanted = {profile: count for profile, count in required.items() if count}
         if list(entry.required.items()) == list(wanted.items()):
-            return False
+            return changed
         entry.required = wanted
         self._changed[job] = None
         return True
@@ -140,6 +147,7 @@ class Ledger:
         """Raise AssertionError unless what is kept about missing slots is what the accounts say."""
         expected = [(entry.job, missing) for entry in self.in_order() if (missing := entry.missing())]
         assert self.lacking() == expected, "the jobs that lack something are not those that the accounts show"
+        assert self.yielding == {entry.job for entry in self.in_order() if entry.yields}
 
     def _look_again(self) -> None:
         for job in self._changed:
@@ -158,6 +166,7 @@ class Ledger:
 
     def _delete(self, entry: JobEntry) -> None:
         del self._jobs[entry.job]
+        self.yielding.discard(entry.job)
         self._note(entry.order, entry.job, {})
 
     def _entry(self, job: JobId) -> JobEntry:

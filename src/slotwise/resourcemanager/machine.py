@@ -42,6 +42,7 @@ from slotwise.protocol.messages import (
     DeclareRequirements,
     Envelope,
     Fenced,
+    GiveWay,
     JobDone,
     JobMasterRegistered,
     RegisterAgain,
@@ -325,7 +326,7 @@ class ResourceManager:
             # A new leader of the job counts its versions afresh. It was heard of before: it has registered.
             job.declared_by = envelope.sender_token
             self.slots.ledger.renew(message.job)
-        if self.slots.ledger.declare(message.job, message.version, counts):
+        if self.slots.ledger.declare(message.job, message.version, counts, yields=message.yields):
             effects.events.append(
                 Event(
                     "declared",
@@ -336,6 +337,8 @@ class ResourceManager:
             self._want_check(now)
         self._out.send(effects, envelope.sender, ResourceManagerHeartbeat())
         self._notices.repeat(message.job, job.address, effects)
+        if message.yields and now >= self._grace_ends and self.slots.wanted_by_others(self._notices.plan):
+            self._out.send(effects, job.address, GiveWay(message.job))
 
     def _hear_job(self, job: JobId, now: float) -> None:
         self.jobs[job].suspended = False
@@ -424,6 +427,10 @@ class ResourceManager:
         self._provisioning.cancel(result.surplus, effects)
         if now >= self._grace_ends:
             self._notices.announce(self._address_of, effects)
+            if self.slots.ledger.yielding and self.slots.wanted_by_others(result.plan):
+                for job in sorted(self.slots.ledger.yielding):
+                    if (address := self._address_of(job)) is not None:
+                        self._out.send(effects, address, GiveWay(job))
         self._provisioning.arm_idle(now)
 
     def _address_of(self, job: JobId) -> Address | None:

@@ -180,11 +180,14 @@ class SlotManager:
     def check(self, now: float) -> CheckResult:
         """One pass (B: SM-01): 1. what each job lacks; 2. plan; 3. mark what is given; 4. ask for new workers;
         5. give up the pending ones that neither a plan nor minimum nor redundancy needs."""
-        needs = [Need(job, missing) for job, missing in self.ledger.lacking()]
+        yielding = self.ledger.yielding
+        needs = [Need(job, missing) for job, missing in self.ledger.lacking() if job not in yielding]
         decided = plan(needs, self.index, self.fleet.coming, self._template())
         given: list[Given] = []
         for assignment in decided.assignments:
             self._give(assignment, now, given)
+        if yielding:
+            self._serve_last(decided, now, given)
         surplus, more = self._upkeep(decided)
         for worker in surplus:
             self.fleet.give_up(worker)
@@ -200,6 +203,29 @@ class SlotManager:
         surplus += self.cancelled
         self.cancelled = []
         return CheckResult(given, started, surplus, decided)
+
+    def _serve_last(self, decided: Plan, now: float, given: list[Given]) -> None:
+        """Those that yield get what is left, and only when nobody lacks anything; no worker is asked for on their
+        account.
+        """
+        needs = [Need(job, missing) for job, missing in self.ledger.lacking() if job in self.ledger.yielding]
+        if self.wanted_by_others(decided):
+            decided.unserved.update((need.job, need.missing) for need in needs)
+            return
+        rest = plan(needs, self.index, WorkerIndex(), None)
+        for assignment in rest.assignments:
+            self._give(assignment, now, given)
+        decided.unserved.update(rest.unserved)
+
+    def wanted_by_others(self, decided: Plan) -> bool:
+        """Whether a job that does not yield lacks something that could be had."""
+        yielding = self.ledger.yielding
+        return bool(decided.waiting) or any(
+            profile is None or self.fits_any_worker(profile)
+            for job, missing in decided.unserved.items()
+            if job not in yielding
+            for profile in missing
+        )
 
     def _template(self) -> Template | None:
         if self.sizing.worker is None:

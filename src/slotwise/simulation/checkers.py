@@ -296,6 +296,9 @@ class Checks:
     def _first_come_first_served(self, machine: ResourceManager, queue: dict[JobId, int], given: list[Event]) -> None:
         """No job gets a slot whose room an earlier one lacks (B: D-07), and none more than it requires."""
         slots = machine.slots
+        # Warm applications come after all jobs.
+        last_place = max(queue.values(), default=0) + 1
+        queue = {job: place + last_place * (job in slots.ledger.yielding) for job, place in queue.items()}
         by_worker: dict[WorkerId, list[tuple[JobId, ResourceProfile]]] = {}
         for event in given:
             assert event.worker is not None

@@ -75,7 +75,7 @@ class MasterProcess:
         cluster = self._cluster
         recovered = list(cluster.store.jobs.values())
         cluster.store.dispatcher = token
-        machine = Dispatcher(DispatcherConfig(), token, cluster.ids, self.now, recovered)
+        machine = Dispatcher(DispatcherConfig(warm=cluster.scenario.warm), token, cluster.ids, self.now, recovered)
         cluster.checks.orders.recovered(machine, recovered)
         self._put(DISPATCHER, machine, token)
 
@@ -102,7 +102,9 @@ class MasterProcess:
         cluster = self._cluster
         config, progress = cluster.scenario.jm, change.progress
         given = (change.bounds, change.bounds_version)
-        machine = JobMaster(change.job, change.spec, config, change.token, cluster.ids, self.now, progress, *given)
+        machine = JobMaster(
+            change.job, change.spec, config, change.token, cluster.ids, self.now, progress, *given, warm=change.warm
+        )
         self._put(address, machine, change.token)
 
     def carry_out_worker(self, wish: StartWorker | StopWorker) -> None:
@@ -166,8 +168,10 @@ class MasterProcess:
             dispatcher = self.actors.get(DISPATCHER)
             # Without a Dispatcher there is nobody to tell; the next one starts all JobMasters anyway.
             if dispatcher is not None:
-                known = self._cluster.store.jobs[job]
-                exited = JobMasterExited(job, "simulated crash", known.progress, known.result)
+                known = self._cluster.store.jobs.get(job)
+                # A warm application is on no record.
+                left = () if known is None else (known.progress, known.result)
+                exited = JobMasterExited(job, "simulated crash", *left)
                 self._cluster.engine.post(dispatcher, exited)
 
     def end(self) -> None:

@@ -385,8 +385,8 @@ _BUGS = (
     PlantedBug(
         "executor-ids-not-reserved",
         _DRIVER,
-        "            executor_ids_below=next_executor_id + _ID_BLOCK,\n        )\n\n    def reserve",
-        "            executor_ids_below=1,\n        )\n\n    def reserve",
+        "            executor_ids_below=next_executor_id + _ID_BLOCK,\n            warm=warm,",
+        "            executor_ids_below=1,\n            warm=warm,",
         "a new leader of a job uses executor ids again",
     ),
     PlantedBug(

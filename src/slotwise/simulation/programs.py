@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 _JOIN_RETRY_S = 0.5
 _JOIN_TRIES = 40
+_WARM_BOOT_S = 3.0
 
 
 class SlotProcess:
@@ -54,6 +55,7 @@ class SlotProcess:
         self.launched: frozenset[str] = frozenset()
         self.working = False
         self.spec_name = ""
+        self.program = ""
         self.pipeline: PipelineModel | None = None
 
     @property
@@ -86,12 +88,15 @@ class Programs:
         self._engine = cluster.engine
         self._rng = rng
         self._application = 0
+        self.handed_over = 0
+        """How many warm drivers were given a program."""
 
     # ------------------------------------------------------------------------------------------- any process
 
     def start(self, process: SlotProcess) -> None:
         """The worker has asked the keeper to start it."""
-        process.spec_name = self._cluster.store.jobs[process.job].spec.name
+        known = self._cluster.store.jobs.get(process.job)
+        process.spec_name = known.spec.name if known is not None else ""
         self._cluster.note("process", "starts", process)
         for target, chance in self.start_failures.values():
             if target == process.host.name and self._rng.random() < chance:
@@ -137,7 +142,8 @@ class Programs:
         if not process.alive:
             return
         if isinstance(process.spec, DriverProcess):
-            self._later(self._plan(process).boot_s, process, self._ready)
+            boot_s = _WARM_BOOT_S if process.spec.warm else self._plan(process).boot_s
+            self._later(boot_s, process, self._ready)
         else:
             self._later(self._rng.uniform(0.2, 1.5), process, lambda p: self._join(p, _JOIN_TRIES))
 
@@ -146,11 +152,11 @@ class Programs:
     def _plan(self, process: SlotProcess) -> ProgramPlan:
         spec = process.spec
         assert isinstance(spec, DriverProcess)
-        plans = self.plans[spec.spec.name]
+        plans = self.plans[process.program or spec.spec.name]
         return plans[min(spec.attempt, len(plans)) - 1]
 
     def _ready(self, process: SlotProcess) -> None:
-        spec, plan = process.spec, self._plan(process)
+        spec = process.spec
         assert isinstance(spec, DriverProcess)
         self._application += 1
         url = f"spark://{process.host.name}/{self._application}"
@@ -163,19 +169,24 @@ class Programs:
             self.drivers[url] = process
             self._say(process)
             return
-        process.report = DriverReport(1, app, driver_url=url, totals=(total,))
+        process.report = DriverReport(1, app, driver_url=url, totals=(total,), waits=spec.warm)
         self.drivers[url] = process
         self._say(process)
-        for after_s, count in plan.scales:
+        if not spec.warm:
+            self._run(process, ready=not spec.spec.initial_executors)
+
+    def _run(self, process: SlotProcess, *, ready: bool) -> None:
+        """The program begins; ``ready``: it need not wait for an executor."""
+        for after_s, count in self._plan(process).scales:
             self._later(after_s, process, lambda p, n=count: self._scale(p, n))  # type: ignore[misc]
-        if not spec.spec.initial_executors:
+        if ready:
             self._work(process)
 
     def _work(self, process: SlotProcess) -> None:
         """With an executor, or without need of one, the program runs to its end."""
         if process.pipeline is not None:
             self._work_on_regions(process, process.pipeline)
-        elif not process.working:
+        elif not process.working and not (process.report is not None and process.report.waits):
             process.working = True
             plan = self._plan(process)
             self._later(plan.work_s, process, lambda p: self.end(p, plan.exit_code))
@@ -205,6 +216,12 @@ class Programs:
             self._decommission(process, executor)
         if process.pipeline is not None:
             self._tell_pipeline(process, process.pipeline, directives)
+        if directives.program is not None and report.waits:
+            process.program = process.spec_name = directives.program.name
+            self._cluster.note("process", "is given its program", process, process.program)
+            self.handed_over += 1
+            self._change(process, waits=False)
+            self._run(process, ready=bool(registered) or not process.spec.spec.initial_executors)  # type: ignore[union-attr]
 
     # ------------------------------------------------------------------------------------------- pipelines
 

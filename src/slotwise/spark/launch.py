@@ -9,6 +9,7 @@ command line, which every user of the machine can read and whose length is limit
 
 from __future__ import annotations
 
+import dataclasses
 import ipaddress
 import json
 import os
@@ -28,6 +29,7 @@ MASTER = "spark+slotwise://embedded"
 GATEWAY_CLASS = "org.apache.spark.api.python.PythonGatewayServer"
 EXECUTOR_CLASS = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 WARM_CLASS = "org.apache.spark.scheduler.cluster.slotwise.WarmJvm"
+WARM_EXECUTOR_CLASS = "org.apache.spark.scheduler.cluster.slotwise.WarmExecutor"
 RUNNER = Path(__file__).resolve().with_name("runner.py")
 PIPELINE_PROGRAM = RUNNER.with_name("pipeline_program.py")
 
@@ -71,6 +73,7 @@ class SlotContext:
     cache of loaded classes (``slotwise.spark.jvm_flags``), left out where the process cannot. ``resource_addresses``:
     the addresses of extended resources (GPU indexes, …) that this slot may use, by name. ``executor_python``: what
     executors call the job's interpreter, relative to their slots' folders, where the job has an environment of its own.
+    ``warm_rounds``: how much work a JVM does for itself before it waits.
     """
 
     java: Java
@@ -88,6 +91,7 @@ class SlotContext:
     base_env: Mapping[str, str] = field(default_factory=dict, repr=False)
     resource_addresses: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     executor_python: str = ""
+    warm_rounds: int = 2
 
 
 @dataclass(frozen=True)
@@ -174,7 +178,8 @@ def driver_program_command(process: DriverProcess, slot: SlotContext, *, jvm_pid
     if jvm_pid is not None:
         env["SLOTWISE_JVM_PID"] = str(jvm_pid)
     program = (spec.program,) if spec.pipeline is None else (str(PIPELINE_PROGRAM), spec.program)
-    argv = (spec.python or slot.python, str(RUNNER), *program, *spec.args)
+    words = ("--warm", str(slot.warm_rounds)) if process.warm else (*program, *spec.args)
+    argv = (spec.python or slot.python, str(RUNNER), *words)
     return Command(argv, env, {}, spec.working_dir)
 
 
@@ -211,12 +216,17 @@ def executor_command(process: ExecutorProcess, slot: SlotContext) -> Command:
     if resources is not None:
         files["resources.json"] = resources
         main += ["--resourcesFile", str(slot.directory / "resources.json")]
-    return jvm.command("executor", main, env, str(slot.directory), files)
+    command = jvm.command("executor", main, env, str(slot.directory), files)
+    if process.warm:
+        # One that has waited needs no more; this is for one that is started now.
+        argv = (*command.argv[: -len(main)], WARM_EXECUTOR_CLASS, str(slot.warm_rounds), *main[1:])
+        command = dataclasses.replace(command, argv=argv)
+    return command
 
 
-def warm_command(slot: SlotContext, heap_bytes: int, cores: int, rounds: int) -> Command:
-    """A JVM that waits to become a driver's or an executor's, after ``rounds`` of work of its own; the ``key`` of its
-    handover says whose. The command lacks its last word: the folder where it waits.
+def warm_command(slot: SlotContext, heap_bytes: int, cores: int) -> Command:
+    """A JVM that waits to become a driver's or an executor's, after some work of its own; the ``key`` of its handover
+    says whose. The command lacks its last word: the folder where it waits.
     """
     env = _base_env(slot)
     env["SPARK_HOME"] = str(slot.spark_home)
@@ -226,7 +236,7 @@ def warm_command(slot: SlotContext, heap_bytes: int, cores: int, rounds: int) ->
     # The heap never shrinks below what it has at first, a part of the machine's memory if nobody says.
     options = (f"-Xms{_WARM_HEAP_BYTES // MIB}m", *cache)
     jvm = _Jvm(slot, spark_class_path(slot), heap_bytes, cores, (), options, {})
-    return jvm.command("warm", (WARM_CLASS, str(rounds)), env, str(slot.directory))
+    return jvm.command("warm", (WARM_CLASS, str(slot.warm_rounds)), env, str(slot.directory))
 
 
 def warm_program_command(slot: SlotContext) -> Command:

@@ -82,7 +82,7 @@ class SparkLauncher:
     """Knows this machine's Java and Spark, found at the first use. ``host`` is how other workers reach this one;
     ``extended`` are the worker's extended resources. ``cache_root`` is where JVM caches are (None: they are not used,
     nor made), ``cache_policy`` when they are made. ``staging`` puts uploaded files into slots (None: jobs with such are
-    refused)."""
+    refused). ``warm_rounds``: how much work a JVM does before it waits."""
 
     def __init__(
         self,
@@ -93,6 +93,7 @@ class SparkLauncher:
         cache_root: Path | None = None,
         cache_policy: KeeperPolicy | None = None,
         staging: Staging | None = None,
+        warm_rounds: int = 2,
     ) -> None:
         self.pool: WarmPool | None = None
         """Processes that wait for slots, where there are to be any."""
@@ -101,6 +102,7 @@ class SparkLauncher:
         self._preparing: dict[AllocationId, asyncio.Future[Staged | None]] = {}
         self._given_up: set[AllocationId] = set()
         self._cache_root = cache_root
+        self._warm_rounds = warm_rounds
         self._keeper = None if cache_root is None else CacheKeeper(cache_root, self._cache_wanted, cache_policy)
         self._host = host
         self._addresses = ResourceAddresses(extended)
@@ -137,6 +139,7 @@ class SparkLauncher:
             python_zips=installed.spark.python_zips,
             jvm_cache=await self._cache_options(installed),
             base_env=os.environ,
+            warm_rounds=self._warm_rounds,
             resource_addresses=(
                 self._addresses.give(allocation, spec.size.extended) if isinstance(spec, ExecutorProcess) else {}
             ),
@@ -166,7 +169,7 @@ class SparkLauncher:
         if self.pool is not None:
             self.pool.in_use(used)
 
-    async def warm_commands(self, shape: Shape, directory: Path, rounds: int) -> Commands:
+    async def warm_commands(self, shape: Shape, directory: Path) -> Commands:
         """How to start a unit of ``shape`` that waits in ``directory``."""
         installed = await self._find()
         slot = launch.SlotContext(
@@ -179,9 +182,10 @@ class SparkLauncher:
             job_id="",
             jvm_cache=await self._cache_options(installed, used=False),
             base_env=os.environ,
+            warm_rounds=self._warm_rounds,
         )
         program = launch.warm_program_command(slot) if shape.role == DRIVER else None
-        return Commands(launch.warm_command(slot, shape.heap_bytes, shape.cores, rounds), program)
+        return Commands(launch.warm_command(slot, shape.heap_bytes, shape.cores), program)
 
     async def _staged(
         self,

@@ -10,6 +10,9 @@ imports nothing of Slotwise. While the JVM starts it imports pyspark. The enviro
 the pipe ``order`` (a JSON object: ``env``, the whole environment; ``cwd``; ``args``, what would follow ``runner.py``),
 and makes the file ``taken``.
 
+``runner.py --warm ROUNDS`` makes a SparkContext and a session, uses them a little, and waits for its program, of which
+the JVM will hear (``WarmApplication``). A program that asks for a context with the same settings gets that one.
+
 Exit codes: the program's own; 1 after an exception, 2 if the program cannot be read, 143 after SIGTERM.
 """
 
@@ -44,7 +47,6 @@ def main(argv: "list[str]") -> int:
     """Run the program ``argv[1]`` with the arguments after it; returns the process's exit code."""
     if argv[1] == "--wait":
         argv = [argv[0], *_wait(argv[2])]
-    program = os.path.abspath(argv[1])
     settings = {
         name: os.environ.pop(name, "")
         for name in (
@@ -55,6 +57,17 @@ def main(argv: "list[str]") -> int:
             "SLOTWISE_PY_DIR",
         )
     }
+    connection = settings["_PYSPARK_DRIVER_CONN_INFO_PATH"]
+
+    def attach() -> None:
+        if connection:
+            _attach(connection, settings["SLOTWISE_JVM_PID"], float(settings["SLOTWISE_JVM_TIMEOUT_S"] or 120))
+
+    warm = argv[1] == "--warm"
+    if warm:
+        attach()
+        argv = [argv[0], *_wait_in_context(int(argv[2]))]
+    program = os.path.abspath(argv[1])
     signal.signal(signal.SIGTERM, _terminated)
     # Registered first, so that it runs last: after the program's own handlers and its threads.
     atexit.register(_stop_at_exit)
@@ -62,9 +75,8 @@ def main(argv: "list[str]") -> int:
         code = _read_program(program)
         if isinstance(code, int):
             return code
-        connection = settings["_PYSPARK_DRIVER_CONN_INFO_PATH"]
-        if connection:
-            _attach(connection, settings["SLOTWISE_JVM_PID"], float(settings["SLOTWISE_JVM_TIMEOUT_S"] or 120))
+        if not warm:
+            attach()
         _set_up_path(program, json.loads(settings["SLOTWISE_PY_FILES"] or "[]"), settings["SLOTWISE_PY_DIR"])
         sys.argv = argv[1:]
         return _run(program, code)
@@ -87,6 +99,51 @@ def _wait(folder: str) -> "list[str]":
         pass
     args: list[str] = order["args"]
     return args
+
+
+def _wait_in_context(rounds: int) -> "list[str]":
+    """Make a context, and wait for the order, which may use it; returns its arguments. SIGTERM ends it at once."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    initialize = SparkContext._initialize_context
+
+    def begin(self: Any, conf: Any) -> Any:
+        return jvm_side(self).begin(conf, rounds)
+
+    def use(self: Any, conf: Any) -> Any:
+        # Only once: any later context is the program's own.
+        SparkContext._initialize_context = initialize  # type: ignore[method-assign]
+        return jvm_side(self).take(conf) or initialize(self, conf)
+
+    def jvm_side(context: Any) -> Any:
+        return context._jvm.org.apache.spark.scheduler.cluster.slotwise.WarmApplication
+
+    SparkContext._initialize_context = begin  # type: ignore[method-assign,assignment]
+    spark = SparkSession.builder.getOrCreate()
+    control = jvm_side(spark.sparkContext)
+    control.work()
+    _work_a_little(spark)
+    # As if there had been none: the program makes its own objects, around the same context.
+    SparkContext._initialize_context = use  # type: ignore[method-assign,assignment]
+    SparkContext._active_spark_context = None
+    SparkSession._instantiatedSession = SparkSession._activeSession = None
+    control.ready()
+    order = ""
+    while not order:
+        order = control.listen(60_000)
+    known = json.loads(order)
+    return [known["program"], *known["args"]]
+
+
+def _work_a_little(spark: Any) -> None:
+    """Have the driver and its executors do what most programs do, so that they have loaded and compiled it."""
+    rows = spark.range(0, 4000, 1, 2).selectExpr("id % 7 as k", "id as v", "concat('n', id % 11) as s")
+    for number in range(3):
+        rows.where(rows.v > number).groupBy("k").sum("v").collect()
+        rows.join(rows.groupBy("s").count(), "s").orderBy("v").limit(5 + number).collect()
+        spark.createDataFrame([(1, "a"), (2, "b")], "n int, s string").filter("n > 1").count()
+        spark.sparkContext.parallelize(range(8), 4).map(lambda n: (n % 2, n)).reduceByKey(max).collect()
 
 
 def _read_program(program: str) -> Any:

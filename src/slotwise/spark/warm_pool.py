@@ -45,15 +45,13 @@ _KEPT_SHAPES = 8
 @dataclass(frozen=True)
 class WarmPolicy:
     """How many units of what. ``drivers`` and ``executors``: so many of each, at most; the shapes used last come first.
-    ``rounds``: how often each goes through its little work. ``quiet_s``: so long after the last start of a slot's
-    process none is begun, and what is under way is halted. None is begun with less than ``least_memory_bytes`` free
-    on the machine, nor while more than ``busy_percent`` of its processors are in use. With ``quiet_s`` 0 they are begun
-    at once, and however busy it is.
+    ``quiet_s``: so long after the last start of a slot's process none is begun, and what is under way is halted. None
+    is begun with less than ``least_memory_bytes`` free on the machine, nor while more than ``busy_percent`` of its
+    processors are in use. With ``quiet_s`` 0 they are begun at once, and however busy it is.
     """
 
     drivers: int = 1
     executors: int = 1
-    rounds: int = 2
     quiet_s: float = 3.0
     busy_percent: float = 70.0
     least_memory_bytes: int = 1 * GIB

@@ -36,7 +36,7 @@ class Cluster:
 
     async def overview(self, _: Ask) -> shapes.Overview:
         """GET /v1/overview."""
-        return views.overview(self._master.resource_manager, self._master.dispatcher.jobs.values(), __version__)
+        return views.overview(self._master.resource_manager, self._master.dispatcher, __version__)
 
     async def config(self, _: Ask) -> shapes.ServiceConfig:
         """GET /v1/config."""

@@ -198,7 +198,9 @@ class Blocked(msgspec.Struct, frozen=True):
 
 
 class Overview(msgspec.Struct, frozen=True, rename=lambda name: name.replace("_", "-")):
-    """Flink's ClusterOverviewWithVersion. Slots are made on demand: ``slots-total`` are those that jobs have."""
+    """Flink's ClusterOverviewWithVersion. Slots are made on demand: ``slots-total`` are those that jobs have, and warm
+    applications. Of these ``warm-applications-waiting`` are ready for a job.
+    """
 
     taskmanagers: int
     taskmanagers_blocked: int
@@ -212,6 +214,8 @@ class Overview(msgspec.Struct, frozen=True, rename=lambda name: name.replace("_"
     flink_commit: str = ""
     slots_available: int = 0
     slots_free_and_blocked: int = 0
+    warm_applications: int = 0
+    warm_applications_waiting: int = 0
 
 
 class Account(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ from functools import lru_cache
 import msgspec
 
 from slotwise.dispatcher.http import job_shapes, shapes
-from slotwise.dispatcher.machine import JobRecord
+from slotwise.dispatcher.machine import Dispatcher, JobRecord
 from slotwise.model.job import UNLIMITED_EXECUTORS, JobState
 from slotwise.model.requirements import Requirement, requirements_of
 from slotwise.model.resources import ResourceProfile
@@ -159,9 +159,10 @@ def _sum(profiles: Iterable[ResourceProfile]) -> ResourceProfile:
     return ResourceProfile.of(cpu, memory, extended)
 
 
-def overview(manager: ResourceManager, records: Iterable[JobRecord], version: str) -> shapes.Overview:
+def overview(manager: ResourceManager, dispatcher: Dispatcher, version: str) -> shapes.Overview:
     """GET /v1/overview."""
-    states = Counter(record.state for record in records)
+    states = Counter(record.state for record in dispatcher.jobs.values())
+    warm = dispatcher.warm.entries.values()
     workers = manager.slots.workers.values()
     return shapes.Overview(
         taskmanagers=len(workers),
@@ -173,4 +174,6 @@ def overview(manager: ResourceManager, records: Iterable[JobRecord], version: st
         jobs_failed=states[JobState.FAILED],
         slotwise_version=version,
         flink_version=version,
+        warm_applications=len(warm),
+        warm_applications_waiting=sum(1 for entry in warm if entry.waits and not entry.ending),
     )

@@ -30,6 +30,7 @@ from slotwise.protocol.codec import (
     Frame,
     Hello,
     LogData,
+    LogPosition,
     Mail,
     decode,
     encode_split,
@@ -69,6 +70,10 @@ class StreamPort(Protocol):
 
     def post(self, envelope: Envelope) -> None:
         """Deliver a message."""
+        ...
+
+    def take_log(self, chunk: LogData) -> LogPosition | None:
+        """Keep a piece of a job's output; the answer is there when the worker must correct its position."""
         ...
 
     def connection(self, worker: WorkerId) -> contextlib.AbstractContextManager[asyncio.Queue[Mail]]:
@@ -173,7 +178,7 @@ class WorkerStream:
                     # The worker's own log: it speaks for itself alone.
                     self._master.worker_log_store.write(worker, frame)
                 case LogData():
-                    answer = self._master.logs.write(frame)
+                    answer = self._master.take_log(frame)
                     if answer is not None:
                         await _send_frame(socket, answer)
                 case _:

@@ -57,13 +57,15 @@ function tiles(overview, resources) {
     "div",
     { class: "tiles" },
     tile("Workers", count(overview.taskmanagers), pending ? `${count(pending)} on their way` : "none on their way", ["workers"]),
-    tile("Slots", count(overview["slots-total"]), "made for jobs now", ["slots"]),
+    tile("Slots", count(overview["slots-total"]), slotsFor(overview["warm-applications"]), ["slots"]),
     tile("Jobs under way", count(overview["jobs-running"]), "running or waiting", ["jobs"], { state: "living" }),
     tile("Finished", count(overview["jobs-finished"]), "", ["jobs"], { state: "FINISHED" }),
     tile("Failed", count(overview["jobs-failed"]), "", ["jobs"], { state: "FAILED" }, overview["jobs-failed"] ? "bad" : ""),
     tile("Cancelled", count(overview["jobs-cancelled"]), "", ["jobs"], { state: "CANCELED" }),
   );
 }
+
+const slotsFor = (warm) => (warm ? `made for jobs now, and for ${count(warm)} warm application(s)` : "made for jobs now");
 
 const tile = (name, figure, note, path, query, kind = "") =>
   h(

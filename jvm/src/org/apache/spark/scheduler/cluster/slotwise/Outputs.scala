@@ -72,9 +72,10 @@ private[slotwise] object Outputs {
   /** Whether no partition of the table lies elsewhere. */
   private def hasAllBelow(session: SparkSession, table: CatalogTable): Boolean =
     // Hive says of its tables without partitions, too, that it keeps track of them.
-    table.partitionColumnNames.isEmpty || !table.tracksPartitionsInCatalog || session.sessionState.catalog.listPartitions(table.identifier).forall {
-      partition => partition.location.toString.startsWith(table.location.toString)
-    }
+    table.partitionColumnNames.isEmpty || !table.tracksPartitionsInCatalog ||
+      session.sessionState.catalog.listPartitions(table.identifier).forall {
+        partition => partition.location.toString.startsWith(table.location.toString)
+      }
 
   private def isOfFiles(session: SparkSession, provider: String): Boolean = {
     val source = DataSource.lookupDataSource(provider, session.sessionState.conf)

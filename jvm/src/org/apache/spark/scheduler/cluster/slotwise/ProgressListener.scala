@@ -75,6 +75,12 @@ private[slotwise] class ProgressListener(link: => BridgeLink, stageSubmitted: St
     stages.collect { case (id, stage) if stage.region == region => id }.toSeq
   }
 
+  /** Counts from now on. */
+  def forget(): Unit = synchronized {
+    tasksDone = 0
+    firstTaskMs = None
+  }
+
   /** Adds `stages`, `tasks_done` and `first_task_unix_s` to a report. */
   def describe(report: ObjectNode): Unit = synchronized {
     val list = report.putArray("stages")

@@ -84,6 +84,9 @@ private[slotwise] class SlotwiseSchedulerBackend(
   /** A pipeline's program has said something new. */
   def programSpoke(): Unit = link.changed()
 
+  /** What has run until now was not the program's. */
+  def forgetProgress(): Unit = progress.forget()
+
   /** Ends all jobs that have a stage of this region. */
   def cancelRegion(region: String): Unit =
     progress.stagesOf(region).foreach(id => sc.cancelStage(id, s"region $region was cancelled"))
@@ -139,6 +142,7 @@ private[slotwise] class SlotwiseSchedulerBackend(
     val regions = node.putObject("regions")
     scheduler.regions.assignment.toSeq.sorted.foreach { case (id, region) => regions.put(id, region) }
     PipelineControl.describe(node)
+    WarmApplication.describe(node)
     node.put("directives_seen", directivesSeen)
     node.put("ended", stopping)
     progress.describe(node)
@@ -168,6 +172,7 @@ private[slotwise] class SlotwiseSchedulerBackend(
       }
       node.path("decommission").elements().asScala.map(_.asText()).foreach(decommission)
       if (node.path("pipeline").isObject) PipelineControl.tell(node.path("pipeline").toString)
+      if (node.path("program").isObject) WarmApplication.tell(node.path("program"))
       directivesSeen = version
       driverEndpoint.send(LookAtWaiting)
       // An executor may have come to a region whose tasks wait.

@@ -4,17 +4,17 @@ import java.lang.management.ManagementFactory
 import java.nio.charset.StandardCharsets.UTF_8
 import java.nio.file.{Files, Path, Paths}
 import java.util.{Map => JavaMap, Properties}
+import java.util.concurrent.atomic.AtomicBoolean
 
 import scala.jdk.CollectionConverters._
-import scala.util.control.NonFatal
 
 import com.fasterxml.jackson.databind.JsonNode
 import com.sun.management.HotSpotDiagnosticMXBean
 import org.apache.hadoop.security.UserGroupInformation
 
-import org.apache.spark.{HeartbeatReceiver, SecurityManager, SparkConf, SparkContext, SparkEnv}
+import org.apache.spark.SparkEnv
 import org.apache.spark.deploy.SparkHadoopUtil
-import org.apache.spark.rpc.RpcEnv
+import org.apache.spark.executor.CoarseGrainedExecutorBackend
 import org.apache.spark.sql.SparkSession
 import org.apache.spark.sql.execution.datasources.FileStatusCache
 import org.apache.spark.sql.internal.StaticSQLConf
@@ -31,9 +31,7 @@ object WarmJvm {
 
   def main(arguments: Array[String]): Unit = {
     val folder = Paths.get(arguments(1)).toAbsolutePath
-    val before = System.getProperties.clone().asInstanceOf[Properties]
-    for (round <- 1 to arguments(0).toInt) WarmUp.run(folder.resolve(s"warm-up-$round"))
-    forget(before)
+    warmUp(arguments(0).toInt, folder)
     // What comes after `ready` must be quick.
     BridgeLink.Json.createObjectNode()
     Files.createFile(folder.resolve("ready"))
@@ -45,6 +43,16 @@ object WarmJvm {
     Class.forName(order.get("main").asText()).getMethod("main", classOf[Array[String]]).invoke(null, words)
   }
 
+  /** Does `rounds` of work in `folder`, unless this JVM has done so before. */
+  private[slotwise] def warmUp(rounds: Int, folder: Path): Unit = if (warm.compareAndSet(false, true)) {
+    val before = System.getProperties.clone().asInstanceOf[Properties]
+    clearSettings()
+    for (round <- 1 to rounds) WarmUp.run(folder.resolve(s"warm-up-$round"), round)
+    forget(before)
+  }
+
+  private val warm = new AtomicBoolean
+
   /** Nothing of the work may be seen by whoever gets this JVM; what stays are loaded and compiled classes. */
   private def forget(before: Properties): Unit = {
     SparkSession.clearActiveSession()
@@ -54,10 +62,13 @@ object WarmJvm {
     UserGroupInformation.reset()
     FileStatusCache.resetForTesting()
     // Those that Java and its libraries set on first use are as they would be.
-    System.getProperties.stringPropertyNames().asScala.filter(_.startsWith("spark.")).foreach(System.clearProperty)
+    clearSettings()
     before.stringPropertyNames().asScala.foreach(name => System.setProperty(name, before.getProperty(name)))
     giveBackMemory()
   }
+
+  private def clearSettings(): Unit =
+    System.getProperties.stringPropertyNames().asScala.filter(_.startsWith("spark.")).foreach(System.clearProperty)
 
   /** The heap has grown for work that is over: give the kernel back what is free of it. */
   private def giveBackMemory(): Unit = {
@@ -91,6 +102,14 @@ object WarmJvm {
     val inner = unmodifiable.getClass.getDeclaredField("m")
     inner.setAccessible(true)
     inner.get(unmodifiable).asInstanceOf[JavaMap[String, String]]
+  }
+}
+
+/** An executor of a warm application: it works first, for itself. Arguments: how much, then the executor's own. */
+object WarmExecutor {
+  def main(arguments: Array[String]): Unit = {
+    WarmJvm.warmUp(arguments.head.toInt, Paths.get("").toAbsolutePath)
+    CoarseGrainedExecutorBackend.main(arguments.tail)
   }
 }
 
@@ -161,65 +180,5 @@ private object WorkingDirectory {
     val field = owner.getDeclaredField(name)
     field.setAccessible(true)
     field.set(holder, value)
-  }
-}
-
-/** A small job, for the sake of the classes that it has the JVM load and compile. */
-private object WarmUp {
-
-  def run(folder: Path): Unit = {
-    val session = SparkSession.builder().config(conf(folder)).getOrCreate()
-    try {
-      shakeHands(session.sparkContext)
-      for (number <- 1 to 3) {
-        tables(session, folder.resolve(s"table-$number").toString)
-        pairs(session.sparkContext)
-      }
-    } finally {
-      session.stop()
-      try Utils.deleteRecursively(folder.toFile) catch { case NonFatal(_) => }
-    }
-  }
-
-  private def conf(folder: Path): SparkConf = new SparkConf()
-    .setMaster("local[2]")
-    .setAppName("warm-up")
-    .set("spark.driver.host", "127.0.0.1")
-    .set("spark.driver.bindAddress", "127.0.0.1")
-    .set("spark.ui.port", "0")
-    .set("spark.ui.showConsoleProgress", "false")
-    .set("spark.sql.warehouse.dir", folder.resolve("warehouse").toString)
-    .set("spark.sql.shuffle.partitions", "2")
-    .set("spark.authenticate", "true")
-    .set("spark.authenticate.secret", java.util.UUID.randomUUID().toString)
-    .set("spark.network.crypto.enabled", "true")
-    .set("spark.network.crypto.saslFallback", "false")
-
-  /** A connection as executors make it, encrypted. */
-  private def shakeHands(context: SparkContext): Unit = {
-    val conf = context.conf
-    val client = RpcEnv.create("warm-up", "127.0.0.1", "127.0.0.1", 0, conf, new SecurityManager(conf), 0, clientMode = true)
-    try client.setupEndpointRef(context.env.rpcEnv.address, HeartbeatReceiver.ENDPOINT_NAME)
-    finally client.shutdown()
-  }
-
-  private def tables(session: SparkSession, path: String): Unit = {
-    session.range(0, 4000, 1, 2)
-      .selectExpr("id % 7 as k", "id as v", "cast(id as double) as d", "concat('n', id % 11) as s")
-      .write.parquet(path)
-    val table = session.read.parquet(path)
-    table.groupBy("k").count().collect()
-    table.createOrReplaceTempView("t")
-    session.sql("select k, s, sum(v), avg(d), max(s) from t where v > 10 group by k, s order by k, s").collect()
-    session.sql("select a.s, count(distinct b.v) from t a join t b on a.v = b.v group by a.s").collect()
-    session.sql("select *, row_number() over (partition by k order by v) n from t limit 5").collect()
-    session.catalog.dropTempView("t")
-  }
-
-  private def pairs(context: SparkContext): Unit = {
-    val shared = context.broadcast(7)
-    val counts = context.parallelize(1 to 1000, 4).map(n => (n % shared.value, 1)).reduceByKey(_ + _, 2)
-    assert(counts.collect().map(_._2).sum == 1000)
-    shared.destroy()
   }
 }

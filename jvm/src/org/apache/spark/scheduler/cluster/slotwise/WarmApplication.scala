@@ -1,0 +1,115 @@
+package org.apache.spark.scheduler.cluster.slotwise
+
+import java.nio.file.Paths
+
+import com.fasterxml.jackson.databind.JsonNode
+import com.fasterxml.jackson.databind.node.ObjectNode
+
+import org.apache.spark.{SparkConf, SparkContext}
+import org.apache.spark.api.java.JavaSparkContext
+import org.apache.spark.scheduler.SparkListenerApplicationStart
+import org.apache.spark.sql.SparkSession
+import org.apache.spark.sql.classic.{SparkSession => ClassicSession}
+
+/**
+ * A context that is made before anybody knows what for. Used by `runner.py`, by the gateway: [[begin]], a little work,
+ * [[ready]], [[listen]] until the program is known; then [[take]], when the program asks for a context.
+ */
+object WarmApplication {
+  private val lock = new Object
+  // Guarded by `lock`.
+  private var context: Option[JavaSparkContext] = None
+  private var requested = Map.empty[String, String]
+  private var waits = false
+  private var program = ""
+
+  private val Rounds = 3
+
+  /**
+   * Makes the context with the settings that a program without any of its own would ask for. `rounds`: how much this JVM
+   * does for itself before, if it has not waited before.
+   */
+  def begin(conf: SparkConf, rounds: Int): JavaSparkContext = {
+    WarmJvm.warmUp(rounds, Paths.get(System.getenv("SPARK_LOCAL_DIRS")).toAbsolutePath)
+    val wanted = settings(conf)
+    val made = new JavaSparkContext(conf)
+    lock.synchronized {
+      requested = wanted
+      context = Some(made)
+    }
+    made
+  }
+
+  /** Works in the context, on its executors. */
+  def work(): Unit = for (number <- 1 to Rounds) WarmUp.run(SparkSession.active, 100 + number)
+
+  /** The work is done: nothing of it is to be seen, and the JobMaster may say what to run. */
+  def ready(): Unit = {
+    val sc = lock.synchronized(context).get.sc
+    SparkSession.clearActiveSession()
+    sc.listenerBus.waitUntilEmpty()
+    backend(sc).forgetProgress()
+    lock.synchronized { waits = true }
+    backend(sc).programSpoke()
+  }
+
+  /** What is to be run, a JSON object; empty if nobody has said so in time. */
+  def listen(timeoutMs: Long): String = lock.synchronized {
+    if (program.isEmpty) lock.wait(timeoutMs)
+    program
+  }
+
+  /**
+   * The context, if it is what a program with these settings would have got; otherwise that is stopped, and null returned.
+   * Settings that a session may change at any time are changed.
+   */
+  def take(conf: SparkConf): JavaSparkContext = {
+    val made = lock.synchronized { val made = context.get; context = None; made }
+    val wanted = settings(conf)
+    val session = SparkSession.getDefaultSession
+    val other = (wanted.keySet ++ requested.keySet).filter(key => wanted.get(key) != requested.get(key)) - AppName
+    if (made.sc.isStopped || !other.forall(key => wanted.contains(key) && session.exists(_.conf.isModifiable(key)))) {
+      SparkSession.clearDefaultSession()
+      made.stop()
+      null
+    } else {
+      other.foreach { key =>
+        made.sc.conf.set(key, wanted(key))
+        session.foreach(_.conf.set(key, wanted(key)))
+      }
+      rename(made.sc, wanted(AppName))
+      made
+    }
+  }
+
+  private[slotwise] def tell(order: JsonNode): Unit = lock.synchronized {
+    if (program.isEmpty) {
+      // What a new SparkConf begins with.
+      System.setProperty(AppName, order.path("name").asText())
+      program = order.toString
+      waits = false
+      lock.notifyAll()
+    }
+  }
+
+  private[slotwise] def describe(report: ObjectNode): Unit = report.put("waits", lock.synchronized(waits))
+
+  private val AppName = "spark.app.name"
+
+  private def settings(conf: SparkConf): Map[String, String] = conf.getAll.toMap
+
+  private def backend(sc: SparkContext): SlotwiseSchedulerBackend =
+    sc.schedulerBackend.asInstanceOf[SlotwiseSchedulerBackend]
+
+  /** For people: Spark has shown it under another name until now. */
+  private def rename(sc: SparkContext, name: String): Unit = {
+    sc.conf.set(AppName, name)
+    SparkSession.getDefaultSession.foreach {
+      case session: ClassicSession => session.sessionState.conf.setConfString(AppName, name)
+      case _ =>
+    }
+    sc.ui.foreach(_.appName = name)
+    sc.listenerBus.post(SparkListenerApplicationStart(
+      name, Some(sc.applicationId), System.currentTimeMillis(), sc.sparkUser, sc.applicationAttemptId, None, None))
+  }
+}

@@ -1,0 +1,93 @@
+package org.apache.spark.scheduler.cluster.slotwise
+
+import java.nio.file.Path
+
+import scala.util.control.NonFatal
+
+import org.apache.spark.{HeartbeatReceiver, SecurityManager, SparkConf, SparkContext}
+import org.apache.spark.rpc.RpcEnv
+import org.apache.spark.sql.{DataFrame, SparkSession}
+import org.apache.spark.util.Utils
+
+/**
+ * Small jobs, for the sake of the classes that they have the JVM load and compile. What Spark generates for a query it
+ * keeps, so each query is another one each time: it is the generating that is to be quick.
+ */
+private[slotwise] object WarmUp {
+
+  private val TablesARound = 1
+
+  /** One round of work in local mode, with files below `folder`. */
+  def run(folder: Path, round: Int): Unit = {
+    val session = SparkSession.builder().config(conf(folder)).getOrCreate()
+    try {
+      shakeHands(session.sparkContext)
+      for (number <- 1 to TablesARound) {
+        val path = folder.resolve(s"table-$number").toString
+        val rows = table(session)
+        rows.write.parquet(path)
+        session.read.parquet(path).groupBy("k").count().collect()
+        queries(session, session.read.parquet(path), round * TablesARound + number)
+        pairs(session.sparkContext)
+      }
+    } finally {
+      session.stop()
+      try Utils.deleteRecursively(folder.toFile) catch { case NonFatal(_) => }
+    }
+  }
+
+  /** The same kind of work in a context that is there, without files: its executors may be on other machines. */
+  def run(session: SparkSession, number: Int): Unit = {
+    queries(session, table(session), number)
+    pairs(session.sparkContext)
+  }
+
+  private def conf(folder: Path): SparkConf = new SparkConf()
+    .setMaster("local[2]")
+    .setAppName("warm-up")
+    .set("spark.driver.host", "127.0.0.1")
+    .set("spark.driver.bindAddress", "127.0.0.1")
+    .set("spark.ui.port", "0")
+    .set("spark.ui.showConsoleProgress", "false")
+    .set("spark.sql.warehouse.dir", folder.resolve("warehouse").toString)
+    .set("spark.sql.shuffle.partitions", "2")
+    .set("spark.authenticate", "true")
+    .set("spark.authenticate.secret", java.util.UUID.randomUUID().toString)
+    .set("spark.network.crypto.enabled", "true")
+    .set("spark.network.crypto.saslFallback", "false")
+
+  /** A connection as executors make it, encrypted. */
+  private def shakeHands(context: SparkContext): Unit = {
+    val conf = context.conf
+    val client = RpcEnv.create("warm-up", "127.0.0.1", "127.0.0.1", 0, conf, new SecurityManager(conf), 0, clientMode = true)
+    try client.setupEndpointRef(context.env.rpcEnv.address, HeartbeatReceiver.ENDPOINT_NAME)
+    finally client.shutdown()
+  }
+
+  private def table(session: SparkSession): DataFrame = session.range(0, 4000, 1, 2)
+    .selectExpr("id % 7 as k", "id as v", "cast(id as double) as d", "concat('n', id % 11) as s")
+
+  private def queries(session: SparkSession, rows: DataFrame, n: Int): Unit = {
+    rows.createOrReplaceTempView("t")
+    try {
+      Seq(
+        s"select k, s, sum(v + $n), avg(d), max(s), count(*) from t where v > $n group by k, s order by k, s",
+        s"select a.s, count(distinct b.v) c, sum(a.d * $n) from t a join t b on a.v = b.v + $n group by a.s",
+        s"select *, row_number() over (partition by k order by v + $n) n from t limit 5",
+        s"select w, count(*) c from (select explode(split(concat(s, '-', v % $n), '-')) w from t) group by w",
+        s"select case when v % $n = 0 then 'a' when s like 'n1%' then upper(s) else substr(s, 1, 2) end x, " +
+          s"date_add(date'2020-01-01', cast(v % 100 as int)) y, round(d / $n, 2) from t order by y desc limit 20",
+        s"select k, avg(v) from t where s in (select s from t where v % 5 < $n) group by rollup(k) " +
+          s"union all select k, $n from t where d is not null",
+        s"select l.k, r.c from t l left join (select k + $n k, min(d) c from t group by k) r on l.k = r.k limit 9"
+      ).foreach(session.sql(_).collect())
+    } finally session.catalog.dropTempView("t")
+  }
+
+  private def pairs(context: SparkContext): Unit = {
+    val shared = context.broadcast(7)
+    val counts = context.parallelize(1 to 1000, 4).map(n => (n % shared.value, 1)).reduceByKey(_ + _, 2)
+    assert(counts.collect().map(_._2).sum == 1000)
+    shared.destroy()
+  }
+}

@@ -1,0 +1,34 @@
+"""Says which processes and which Spark context it has. Arguments: words; ``key=value`` is what it asks for."""
+
+import json
+import os
+import sys
+
+from pyspark.sql import SparkSession
+
+builder = SparkSession.builder
+for pair in (word for word in sys.argv[1:] if "=" in word):
+    builder = builder.config(*pair.split("="))
+spark = builder.getOrCreate()
+context = spark.sparkContext
+rows = spark.range(1000).selectExpr("id % 5 as k").groupBy("k").count().collect()
+print(
+    json.dumps(
+        {
+            "python": os.getpid(),
+            "jvm": int(context._jvm.java.lang.ProcessHandle.current().pid()),
+            "argv": sys.argv[1:],
+            "cwd": os.getcwd(),
+            "rows": sorted(tuple(row) for row in rows),
+            "app_id": context.applicationId,
+            "names": [context.appName, context.getConf().get("spark.app.name"), spark.conf.get("spark.app.name", "")],
+            "partitions": [
+                spark.conf.get("spark.sql.shuffle.partitions"),
+                spark.newSession().conf.get("spark.sql.shuffle.partitions"),
+            ],
+            "views": [table.name for table in spark.catalog.listTables() if table.isTemporary],
+            "ui": context.uiWebUrl,
+            "executors": context._jsc.sc().getExecutorMemoryStatus().size() - 1,
+        }
+    )
+)
