@@ -12,7 +12,8 @@ from pathlib import Path
 
 import click
 
-from slotwise.config import ENV_PREFIX, OPTIONS, variable_of
+from slotwise.config import ENV_PREFIX, variable_of
+from slotwise.config_options import OPTIONS
 from slotwise.metrics.names import METRICS
 from slotwise.protocol.messages import ShortageReason
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from slotwise.cli.main import _COMMANDS, cli, main
-from slotwise.config import OPTIONS, Configuration, load, parse_duration
+from slotwise.config import Configuration, load
+from slotwise.config_options import OPTIONS, parse_duration
 from slotwise.model.errors import ConfigError
 from slotwise.model.resources import GIB, ResourceProfile
 from slotwise.resourcemanager.sizing import WorkerShape

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from slotwise.config import OPTIONS
+from slotwise.config_options import OPTIONS
 from slotwise.jobmaster.rescaling import RescaleCause
 from slotwise.metrics.names import METRICS, samples_of
 from slotwise.model.job import JobState

@@ -366,7 +366,8 @@ def worker(**given: Any) -> int:
     """
     import psutil
 
-    from slotwise.config import load, parse_duration
+    from slotwise.config import load
+    from slotwise.config_options import parse_duration
     from slotwise.model.ids import WorkerId
     from slotwise.spark.warm_pool import WarmPolicy
     from slotwise.worker import UploadPolicy, WorkerOptions, WorkerProcess

@@ -213,7 +213,7 @@ def _restart(kind: str | None, attempts: int | None, delay: str | None) -> Resta
         if attempts is not None or delay is not None:
             raise UsageError("--restart-attempts and --restart-delay say nothing without --restart-strategy")
         return None
-    from slotwise.config import parse_duration
+    from slotwise.config_options import parse_duration
 
     default = RestartStrategy()
     delay_s = parse_duration(delay, "--restart-delay") if delay is not None else default.delay_s
