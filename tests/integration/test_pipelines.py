@@ -163,6 +163,7 @@ def run_with_kills(sandbox: Sandbox, kills: dict[str, list[Callable[[Sandbox], N
         return started.err
 
 
+@pytest.mark.long
 def test_after_kill_9_of_executor_driver_and_worker_finished_regions_are_not_repeated(sandbox: Sandbox) -> None:
     said = run_with_kills(sandbox, {"first": [kill_executor], "second": [kill_driver], "third": [kill_drivers_worker]})
     # What ran when its driver was lost ran twice, and nothing else.
