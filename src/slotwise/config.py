@@ -19,7 +19,7 @@ import yaml
 
 from slotwise.config_options import OPTIONS
 from slotwise.dispatcher.uploads import BlobLimits
-from slotwise.dispatcher.warm_applications import WarmPolicy
+from slotwise.dispatcher.warm_applications import WarmApplicationPolicy
 from slotwise.jobmaster.config import JobMasterConfig
 from slotwise.model.errors import ConfigError, SizeError
 from slotwise.model.resources import ResourceProfile
@@ -203,10 +203,10 @@ class Configuration:
             unused_s=self.get("blob.retention.max-age"),
         )
 
-    def warm_applications(self) -> WarmPolicy:
+    def warm_applications(self) -> WarmApplicationPolicy:
         """Which warm applications are kept."""
         prefix = "jobmanager.warm-applications"
-        return WarmPolicy(
+        return WarmApplicationPolicy(
             self.get(f"{prefix}.max"), self.get(f"{prefix}.quiet-time"), self.get(f"{prefix}.idle-timeout")
         )
 

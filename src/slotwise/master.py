@@ -31,7 +31,7 @@ from slotwise.dispatcher.job_store import FileJobStore
 from slotwise.dispatcher.machine import Dispatcher, DispatcherConfig
 from slotwise.dispatcher.tokens import TokenStore
 from slotwise.dispatcher.uploads import BlobLimits, UploadedFiles
-from slotwise.dispatcher.warm_applications import WarmPolicy
+from slotwise.dispatcher.warm_applications import WarmApplicationPolicy
 from slotwise.ha.base import Grant, LeaderElection
 from slotwise.ha.embedded import EmbeddedLeaderElection
 from slotwise.jobmaster.config import JobMasterConfig
@@ -122,7 +122,7 @@ class MasterOptions(msgspec.Struct, frozen=True):
     worker_logs: Path | None = None
     log_events: bool = False
     tls: ServerTls | None = None
-    warm: WarmPolicy = WarmPolicy()
+    warm: WarmApplicationPolicy = WarmApplicationPolicy()
 
 
 class Master:

@@ -1,8 +1,9 @@
-"""A master that shows jobs in every state, for all tests that only read."""
+"""Masters behind their REST interface: one that shows jobs in every state, for tests that only read, and empty ones."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -24,3 +25,18 @@ def busy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, dic
         (worker, *_) = world.workers()
         (logs / f"{worker}.log").write_text("the worker's words\n")
         yield made, jobs
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Served]:
+    """One of the test's own."""
+    with served(tmp_path / "store") as made:
+        yield made
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    """A program that can be submitted."""
+    path = tmp_path / "job.py"
+    path.write_text("print('never')\n")
+    return path

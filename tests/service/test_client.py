@@ -6,7 +6,6 @@ import asyncio
 import inspect
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +22,6 @@ from tests.service.served import TOKEN, Served, served
 from tests.unit.worlds import spec
 
 Details = dict[str, Any]
-
-
-@pytest.fixture
-def service(tmp_path: Path) -> Iterator[Served]:
-    with served(tmp_path / "store") as made:
-        yield made
-
-
-@pytest.fixture
-def program(tmp_path: Path) -> Path:
-    path = tmp_path / "job.py"
-    path.write_text("print('never')\n")
-    return path
 
 
 def test_both_clients_have_the_same_calls() -> None:

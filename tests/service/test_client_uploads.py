@@ -29,19 +29,6 @@ MIB = 1024 * 1024
 Submit = Callable[..., str]
 
 
-@pytest.fixture
-def service(tmp_path: Path) -> Iterator[Served]:
-    with served(tmp_path / "store") as made:
-        yield made
-
-
-@pytest.fixture
-def program(tmp_path: Path) -> Path:
-    path = tmp_path / "job.py"
-    path.write_text("print('never')\n")
-    return path
-
-
 @pytest.fixture(params=["sync", "async"])
 def submit(request: pytest.FixtureRequest) -> Submit:
     """Submits as either client does."""

@@ -13,10 +13,10 @@ from slotwise.model.job import JobSpec
 from slotwise.model.process import DriverProcess, ExecutorLaunch, ExecutorProcess
 from slotwise.spark.conf import job_sizes
 from slotwise.spark.java import Java
+from slotwise.spark.jvm_files import argument_file
 from slotwise.spark.launch import (
     Command,
     SlotContext,
-    argument_file,
     driver_conf,
     driver_jvm_command,
     driver_program_command,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from slotwise.dispatcher.warm_applications import WarmApplications, WarmPolicy, kind_of
+from slotwise.dispatcher.warm_applications import WarmApplicationPolicy, WarmApplications, kind_of
 from slotwise.model.ids import JobId
 from slotwise.model.job import DriverSize, ExecutorSize, JobSpec
 from slotwise.model.pipeline import PipelineOptions
@@ -105,7 +105,7 @@ class Kept:
     """What a policy wants, with those that it wants begun one after the other."""
 
     def __init__(self, **policy: Any) -> None:
-        self.warm = WarmApplications(WarmPolicy(**policy))
+        self.warm = WarmApplications(WarmApplicationPolicy(**policy))
         self.count = 0
 
     def begin(self, now: float) -> JobSpec | None:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import pytest
 
 from slotwise.dispatcher.machine import Dispatcher, DispatcherConfig
-from slotwise.dispatcher.warm_applications import WarmPolicy, kind_of
+from slotwise.dispatcher.warm_applications import WarmApplicationPolicy, kind_of
 from slotwise.model.ids import DISPATCHER, UNKNOWN_TOKEN, Address, JobId, LeaderToken, job_master_address
 from slotwise.model.job import JobResult, JobSpec, JobState
 from slotwise.model.progress import JobProgress, RecoveredJob
@@ -35,7 +35,7 @@ class Desk:
     """A Dispatcher, what it is told, and all that it wants done."""
 
     def __init__(self, *recovered: RecoveredJob, **policy: Any) -> None:
-        warm = WarmPolicy(**({"most": 1} | policy))
+        warm = WarmApplicationPolicy(**({"most": 1} | policy))
         self.machine = Dispatcher(DispatcherConfig(warm=warm), TOKEN, CountingIds(), 0.0, recovered)
         self.now = 0.0
         self.tokens: dict[JobId, LeaderToken] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slotwise.dispatcher.warm_applications import WarmPolicy
+from slotwise.dispatcher.warm_applications import WarmApplicationPolicy
 from slotwise.jobmaster.config import JobMasterConfig
 from slotwise.model.ids import DISPATCHER, RESOURCE_MANAGER, Address, JobId, job_master_address
 from slotwise.model.job import JobSpec, JobState
@@ -94,7 +94,7 @@ def test_nothing_is_recorded_of_it_and_it_has_no_history() -> None:
 
 
 def test_nothing_is_recorded_of_its_end() -> None:
-    world = WarmWorld(WarmPolicy(most=1, idle_s=60))
+    world = WarmWorld(WarmApplicationPolicy(most=1, idle_s=60))
     warm = world.warm_waiting()
     world.run_until(lambda: warm in world.stopped, 120)
     assert records(world, warm) == []
@@ -474,7 +474,7 @@ def test_a_job_that_is_cancelled_at_any_moment_after_its_submission_ends_cancell
 
 @pytest.mark.parametrize("seed", range(10))
 def test_ml_with_messages_lost_and_doubled_each_job_runs_once_to_its_end(seed: int) -> None:
-    world = WarmWorld(WarmPolicy(most=2), seed=seed, workers=4)
+    world = WarmWorld(WarmApplicationPolicy(most=2), seed=seed, workers=4)
     world.warm_waiting()
     world.lose = lambda envelope: (
         not envelope.to.startswith("client:") and not envelope.sender.startswith("client:") and world.rng.random() < 0.2

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from slotwise.dispatcher.machine import Dispatcher, DispatcherConfig
-from slotwise.dispatcher.warm_applications import WarmPolicy
+from slotwise.dispatcher.warm_applications import WarmApplicationPolicy
 from slotwise.jobmaster.machine import JobMaster
 from slotwise.model.ids import DISPATCHER, Address, AllocationId, JobId, WorkerId, job_master_address, worker_address
 from slotwise.model.job import JobState
@@ -62,8 +62,8 @@ class WarmSpark(SparkModel):
 class WarmWorld(World):
     """``started`` and ``stopped``: what the Dispatcher has had done with JobMasters, in order."""
 
-    def __init__(self, policy: WarmPolicy | None = None, workers: int = 2, **config: Any) -> None:
-        self.policy = policy or WarmPolicy(most=1)
+    def __init__(self, policy: WarmApplicationPolicy | None = None, workers: int = 2, **config: Any) -> None:
+        self.policy = policy or WarmApplicationPolicy(most=1)
         self.started: list[StartJobMaster] = []
         self.stopped: list[JobId] = []
         self._said: list[tuple[Address, Event]] = []

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from slotwise.dispatcher.warm_applications import WarmApplications, WarmPolicy
+from slotwise.dispatcher.warm_applications import WarmApplicationPolicy, WarmApplications
 from slotwise.model.errors import SizeError
 from slotwise.model.ids import DISPATCHER, Address, IdSource, JobId, LeaderToken, job_master_address
 from slotwise.model.job import ExecutorBounds, JobResult, JobSpec, JobState, check_bounds, check_spec
@@ -59,7 +59,7 @@ class DispatcherConfig(msgspec.Struct, frozen=True):
     retry_s: float = 2.0
     max_active_jobs: int = 10_000
     max_job_master_failures: int = 5
-    warm: WarmPolicy = WarmPolicy()
+    warm: WarmApplicationPolicy = WarmApplicationPolicy()
 
 
 @dataclass

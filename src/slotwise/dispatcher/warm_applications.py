@@ -30,7 +30,7 @@ _OWN = (
 )
 
 
-class WarmPolicy(msgspec.Struct, frozen=True):
+class WarmApplicationPolicy(msgspec.Struct, frozen=True):
     """``most``: so many warm applications at most, 0 for none. ``quiet_s``: so long after the last submission none is
     begun. ``idle_s``: so long after the last job of its kind one is kept.
     """
@@ -69,7 +69,7 @@ def kind_of(spec: JobSpec) -> JobSpec | None:
 class WarmApplications:
     """See the module's head. The Dispatcher starts and ends what this says."""
 
-    def __init__(self, policy: WarmPolicy) -> None:
+    def __init__(self, policy: WarmApplicationPolicy) -> None:
         self.entries: dict[JobId, WarmEntry] = {}
         self._policy = policy
         self._recent: list[_Recent] = []
@@ -119,7 +119,7 @@ class WarmApplications:
 
     def stop(self) -> None:
         """None is wanted any more."""
-        self._policy = WarmPolicy()
+        self._policy = WarmApplicationPolicy()
 
     def begun(self, job: JobId, kind: JobSpec) -> None:
         """One is being started."""

@@ -20,6 +20,7 @@ import secrets
 from pathlib import Path
 from typing import Protocol
 
+import psutil
 import structlog
 
 from slotwise.model.errors import EnvironmentProblem
@@ -148,7 +149,7 @@ class BlobCache:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for path in self._incoming.iterdir():
             owner = path.name.partition("-")[0]
-            if owner.isdecimal() and not _lives(int(owner)):
+            if owner.isdecimal() and not psutil.pid_exists(int(owner)):
                 path.unlink(missing_ok=True)
 
 
@@ -178,13 +179,3 @@ def _copied(kept: Path, target: Path, name: str) -> bool:
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True

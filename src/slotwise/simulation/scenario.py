@@ -9,7 +9,7 @@ import random
 
 import msgspec
 
-from slotwise.dispatcher.warm_applications import WarmPolicy
+from slotwise.dispatcher.warm_applications import WarmApplicationPolicy
 from slotwise.jobmaster.config import JobMasterConfig
 from slotwise.model.job import DriverSize, ExecutorBounds, ExecutorSize, JobSpec
 from slotwise.model.job_graph import Dataset, DatasetKind, Flow, JobGraph
@@ -116,7 +116,7 @@ class Scenario(msgspec.Struct, frozen=True):
     faults: tuple[Fault, ...]
     faults_s: float = FAULTS_S
     left_out: tuple[str, ...] = ()
-    warm: WarmPolicy = WarmPolicy()
+    warm: WarmApplicationPolicy = WarmApplicationPolicy()
 
     @property
     def quiet_s(self) -> float:
@@ -207,18 +207,18 @@ def draw(seed: int) -> Scenario:
     return Scenario(seed, rm, jm, times, network, provisioner, hosts, job_plans, faults, warm=warm)
 
 
-def _perhaps_warm(rng: random.Random, plans: tuple[JobPlan, ...]) -> tuple[WarmPolicy, tuple[JobPlan, ...]]:
+def _perhaps_warm(rng: random.Random, plans: tuple[JobPlan, ...]) -> tuple[WarmApplicationPolicy, tuple[JobPlan, ...]]:
     """One cluster in four keeps warm applications; there most jobs are alike, or none would ever use one."""
     alike = [plan for plan in plans if plan.pipeline is None]
     if rng.random() >= 0.25 or not alike:
-        return WarmPolicy(), plans
+        return WarmApplicationPolicy(), plans
     first = alike[0].spec
     specs = {
         plan.name: msgspec.structs.replace(first, name=plan.spec.name, program=plan.spec.program)
         for plan in alike
         if rng.random() < 0.8
     }
-    policy = WarmPolicy(rng.choice((1, 1, 2)), rng.choice((0.5, 3.0)), rng.choice((20.0, 60.0)))
+    policy = WarmApplicationPolicy(rng.choice((1, 1, 2)), rng.choice((0.5, 3.0)), rng.choice((20.0, 60.0)))
     return policy, tuple(msgspec.structs.replace(plan, spec=specs.get(plan.name, plan.spec)) for plan in plans)
 
 

@@ -27,6 +27,7 @@ from slotwise.spark.bridge import BridgeServer
 from slotwise.spark.conf import job_sizes
 from slotwise.spark.home import SparkHome
 from slotwise.spark.java import Java
+from slotwise.spark.jvm_files import argument_file
 from slotwise.spark.jvm_flags import OPTION_VARIABLES, base_flags, make_flags, quiet_flags, record_flags
 
 _PROGRAM = Path(__file__).with_name("jvm_training_program.py")
@@ -84,7 +85,7 @@ class Training:
             arguments = ["-cp", os.pathsep.join(launch.spark_class_path(slot)), *flags]
             arguments += [*launch.module_options(self.java.major), f"-Xlog:class+load=info:file={_CLASSES}:none"]
             argv = (str(self.java.path), f"@{slot.directory / 'check.args'}", launch.EXECUTOR_CLASS)
-            files = {"check.args": launch.argument_file(arguments)}
+            files = {"check.args": argument_file(arguments)}
             # Without arguments it says how to use it, and ends.
             child = self._start(launch.Command(argv, dict(slot.base_env), files, str(slot.directory)), "check")
             await wait_exit(child)

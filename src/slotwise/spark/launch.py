@@ -23,6 +23,7 @@ from slotwise.model.job import JobSpec
 from slotwise.model.process import DriverProcess, ExecutorProcess
 from slotwise.model.resources import MIB
 from slotwise.spark.java import Java
+from slotwise.spark.jvm_files import argument_file, log_configuration, names_log_configuration
 from slotwise.spark.jvm_flags import fits
 
 MASTER = "spark+slotwise://embedded"
@@ -404,7 +405,7 @@ class _Jvm:
         options = self._options()
         arguments = ["-cp", class_path, "-XX:+IgnoreUnrecognizedVMOptions", *self.cache, *options]
         all_files = dict(files or {})
-        if not _names_log_configuration(user):
+        if not names_log_configuration(user):
             arguments.append(f"-Dlog4j2.configurationFile={(slot.directory / 'log4j2.properties').as_uri()}")
             all_files["log4j2.properties"] = log_configuration(slot.log_level)
         arguments += [*user, *(f"-D{key}={value}" for key, value in sorted(self.conf.items()))]
@@ -424,41 +425,6 @@ class _Jvm:
         if self.cores == 1 and self.heap_bytes >= _SMALLEST_SERIAL_HEAP_BYTES and not chosen:
             options.append("-XX:+UseSerialGC")
         return options
-
-
-def argument_file(arguments: Iterable[str]) -> str:
-    """A Java argument file: one quoted argument a line."""
-    return "".join(f'"{_escaped(argument)}"\n' for argument in arguments)
-
-
-def _escaped(argument: str) -> str:
-    for plain, escape in (("\\", "\\\\"), ('"', '\\"'), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t"), ("\f", "\\f")):
-        argument = argument.replace(plain, escape)
-    return argument
-
-
-def log_configuration(level: str) -> str:
-    """Log4j's configuration: ``level`` and above to standard error, in the layout of Spark's own."""
-    return f"""\
-rootLogger.level = {level}
-rootLogger.appenderRef.stderr.ref = console
-appender.console.type = Console
-appender.console.name = console
-appender.console.target = SYSTEM_ERR
-appender.console.layout.type = PatternLayout
-appender.console.layout.pattern = %d{{yy/MM/dd HH:mm:ss}} %p %c{{1}}: %m%n%ex
-# Said on every start of every process, and nothing to be done about it.
-logger.hadoop.name = org.apache.hadoop.util.NativeCodeLoader
-logger.hadoop.level = error
-logger.objectstore.name = org.apache.hadoop.hive.metastore.RetryingHMSHandler
-logger.objectstore.level = fatal
-logger.functions.name = org.apache.hadoop.hive.ql.exec.FunctionRegistry
-logger.functions.level = error
-"""
-
-
-def _names_log_configuration(options: Iterable[str]) -> bool:
-    return any(word.startswith(("-Dlog4j2.configurationFile=", "-Dlog4j.configurationFile=")) for word in options)
 
 
 def _base_env(slot: SlotContext) -> dict[str, str]:
