@@ -135,7 +135,12 @@ _ALL = (
     ),
     Option("resourcemanager.start-worker.retry-interval", "3 s", _D, "Pause after a worker could not be started."),
     Option("resourcemanager.start-worker.max-failure-rate", "10", _N, "Failed starts of workers a minute, at most."),
-    Option("slotmanager.requirements-check-delay", "50 ms", _D, "Changes within this time share a check."),
+    Option(
+        "slotmanager.requirements-check-delay",
+        "50 ms",
+        _D,
+        "Changes within this time share a check; the first after a quiet time has one of its own, at once.",
+    ),
     Option(
         "slotmanager.placement-mode", "pack", _parse_placement, "pack: fewest workers. spread: even use of workers."
     ),

@@ -248,7 +248,7 @@ def test_a_declaration_of_a_job_that_never_registered_is_answered_register_again
     assert world.rm.slots.ledger.in_order() == []
 
 
-def test_sm_01_changes_within_the_delay_share_a_check_and_no_change_means_no_check(
+def test_sm_01_a_change_has_a_check_at_once_those_in_the_delay_after_it_share_one_and_no_change_means_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = World()
@@ -264,15 +264,27 @@ def test_sm_01_changes_within_the_delay_share_a_check_and_no_change_means_no_che
     monkeypatch.setattr(world.rm.slots, "check", counted)
     jobs = [Job(world, str(i)) for i in range(5)]
     checks.clear()
+    world.run(1)
+    checks.clear()
+    began = world.now
     for job in jobs:
         job.declare(1, settle_s=0)
-    world.run(0.06)
+    world.run(0.01)
+    # What came after a quiet time did not wait for the end of the delay.
     assert len(checks) == 1
+    for count in (2, 3):
+        for job in jobs:
+            job.declare(count, settle_s=0)
+        world.run(0.01)
+    assert len(checks) == 1
+    world.run(0.03)
+    assert checks[0] - began < 0.01
+    assert [round(now - checks[0], 3) for now in checks] == [0, 0.05]
     world.run(5)
     settled = len(checks)
     for job in jobs:
-        job.say(DeclareRequirements(job.job, job.version, (Requirement(SIZE, 1),)))
-    world.run(5)
+        job.say(DeclareRequirements(job.job, job.version, (Requirement(SIZE, 3),)))
+    world.run(4)
     assert len(checks) == settled
 
 

@@ -190,7 +190,7 @@ def test_sm_09_a_slot_that_the_worker_no_longer_has_is_freed_by_its_report() -> 
     report = SlotReport(10_000, (), WORKER)
     address = Address(f"te:{worker}")
     world.deliver(Envelope(0, RESOURCE_MANAGER, world.rm.token, address, LeaderToken(0), WorkerReport(report)))
-    world.run(0.01)
+    world.run(0.003)
     assert entry.free == WORKER
 
 

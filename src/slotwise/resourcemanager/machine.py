@@ -7,6 +7,7 @@ while something is missing."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -73,6 +74,8 @@ __all__ = ["ResourceManager", "ResourceManagerConfig"]
 
 _FORGET_AFTER_TIMEOUTS = 10
 _FAILED_CHECK_RETRY_S = 1.0
+_TOGETHER_S = 0.005
+"""A change after a quiet time waits so long for those that come with it; the others for the end of the delay."""
 
 
 @dataclass(slots=True)
@@ -105,6 +108,7 @@ class ResourceManager:
         self.jobs: dict[JobId, _Job] = {}
         self.checks = 0
         """How many checks were made."""
+        self._checked_at = -math.inf
         self._out = Outbox(RESOURCE_MANAGER, token)
         self._timers = Timers()
         self._grace_ends = now + config.start_up_grace_s
@@ -379,7 +383,9 @@ class ResourceManager:
         return effects
 
     def _want_check(self, now: float) -> None:
-        self._timers.set_once("check", now + self.config.check_delay_s)
+        delay_s = self.config.check_delay_s
+        soon = now + min(delay_s, _TOGETHER_S)
+        self._timers.set_once("check", max(soon, self._checked_at + delay_s))
 
     def _watch(self, now: float, effects: Effects) -> None:
         """Heartbeat time-outs, and the repetition of allocations that no report has shown yet (B: ML-03)."""
@@ -407,6 +413,7 @@ class ResourceManager:
 
     def _check(self, now: float, effects: Effects) -> None:
         self.checks += 1
+        self._checked_at = now
         try:
             result = self.slots.check(now)
         except Exception as error:
