@@ -225,19 +225,21 @@ def executor_command(process: ExecutorProcess, slot: SlotContext) -> Command:
     return command
 
 
-def warm_command(slot: SlotContext, heap_bytes: int, cores: int) -> Command:
-    """A JVM that waits to become a driver's or an executor's, after some work of its own; the ``key`` of its handover
-    says whose. The command lacks its last word: the folder where it waits.
+def warm_command(slot: SlotContext, heap_bytes: int, cores: int, *, driver: bool) -> Command:
+    """A JVM that waits to become a driver's or an executor's, after some work of its own, a driver's with its Python;
+    the ``key`` of its handover says whose. The command lacks its last word: the folder where it waits.
     """
     env = _base_env(slot)
     env["SPARK_HOME"] = str(slot.spark_home)
     env["SPARK_LOCAL_IP"] = "127.0.0.1"
     env["SPARK_LOCAL_DIRS"] = str(slot.directory / "local")
+    env["PYSPARK_PIN_THREAD"] = "true"
     cache = slot.jvm_cache if fits(slot.java, heap_bytes, (), env, ()) else ()
     # The heap never shrinks below what it has at first, a part of the machine's memory if nobody says.
     options = (f"-Xms{_WARM_HEAP_BYTES // MIB}m", *cache)
     jvm = _Jvm(slot, spark_class_path(slot), heap_bytes, cores, (), options, {})
-    return jvm.command("warm", (WARM_CLASS, str(slot.warm_rounds)), env, str(slot.directory))
+    practice = str(_practice_file(slot)) if driver else ""
+    return jvm.command("warm", (WARM_CLASS, str(slot.warm_rounds), practice), env, str(slot.directory))
 
 
 def warm_program_command(slot: SlotContext) -> Command:
@@ -246,7 +248,11 @@ def warm_program_command(slot: SlotContext) -> Command:
     env.setdefault("PYTHONHASHSEED", "0")
     env.setdefault("PYTHONUNBUFFERED", "1")
     env["SPARK_HOME"] = str(slot.spark_home)
-    return Command((slot.python, str(RUNNER), "--wait"), env, {}, str(slot.directory))
+    return Command((slot.python, str(RUNNER), "--wait", str(_practice_file(slot))), env, {}, str(slot.directory))
+
+
+def _practice_file(slot: SlotContext) -> Path:
+    return slot.directory / "practice"
 
 
 # ---- what they share ----

@@ -185,7 +185,7 @@ class SparkLauncher:
             warm_rounds=self._warm_rounds,
         )
         program = launch.warm_program_command(slot) if shape.role == DRIVER else None
-        return Commands(launch.warm_command(slot, shape.heap_bytes, shape.cores), program)
+        return Commands(launch.warm_command(slot, shape.heap_bytes, shape.cores, driver=shape.role == DRIVER), program)
 
     async def _staged(
         self,

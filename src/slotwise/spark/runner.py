@@ -6,9 +6,10 @@ imports nothing of Slotwise. While the JVM starts it imports pyspark. The enviro
 ``SLOTWISE_JVM_PID``, ``SLOTWISE_JVM_TIMEOUT_S`` (default 120), ``SLOTWISE_PY_FILES`` (JSON list),
 ``SLOTWISE_PY_DIR`` (where single ``.py`` files of it are copied to).
 
-``runner.py --wait FOLDER`` imports first and learns later what to run: it makes the file ``ready`` in the folder, reads
-the pipe ``order`` (a JSON object: ``env``, the whole environment; ``cwd``; ``args``, what would follow ``runner.py``),
-and makes the file ``taken``.
+``runner.py --wait PRACTICE FOLDER`` imports first and learns later what to run: it makes the file ``ready`` in the
+folder, reads the pipe ``order`` (a JSON object: ``env``, the whole environment; ``cwd``; ``args``, what would follow
+``runner.py``), and makes the file ``taken``. Before, unless PRACTICE is empty, it waits for that file of a JVM, and has
+a child use it (see ``_practise``).
 
 ``runner.py --warm ROUNDS`` makes a SparkContext and a session, uses them a little, and waits for its program, of which
 the JVM will hear (``WarmApplication``). A program that asks for a context with the same settings gets that one.
@@ -24,6 +25,8 @@ if sys.path and sys.path[0] == __file__.rpartition("/")[0]:
 
 import atexit
 import builtins
+import contextlib
+import importlib
 import importlib.machinery
 import importlib.util
 import json
@@ -46,7 +49,7 @@ _STOP_TIMEOUT_S = 15.0
 def main(argv: "list[str]") -> int:
     """Run the program ``argv[1]`` with the arguments after it; returns the process's exit code."""
     if argv[1] == "--wait":
-        argv = [argv[0], *_wait(argv[2])]
+        argv = [argv[0], *_wait(argv[2], argv[3])]
     settings = {
         name: os.environ.pop(name, "")
         for name in (
@@ -85,9 +88,11 @@ def main(argv: "list[str]") -> int:
         return _exit_code(exit_)
 
 
-def _wait(folder: str) -> "list[str]":
+def _wait(practice: str, folder: str) -> "list[str]":
     """Import what drivers need, and wait for the order; returns its arguments."""
     _import_pyspark()
+    if practice:
+        _practise(practice)
     with open(os.path.join(folder, "ready"), "x"):
         pass
     with open(os.path.join(folder, "order"), "rb") as pipe:
@@ -99,6 +104,59 @@ def _wait(folder: str) -> "list[str]":
         pass
     args: list[str] = order["args"]
     return args
+
+
+def _practise(practice: str) -> None:
+    """Have the JVM that writes the file ``practice`` do what programs do, and import what PySpark imports for it. A
+    child does it: connections, threads and sessions end with it. If it fails, then programs find less prepared.
+    """
+    while not os.path.exists(practice):
+        time.sleep(0.02)
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            with os.fdopen(writer, "w") as pipe:
+                pipe.write(json.dumps(_use(practice)))
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        found = pipe.read()
+    os.waitpid(child, 0)
+    for name in json.loads(found or "[]"):
+        if name not in sys.modules:
+            with contextlib.suppress(Exception):
+                importlib.import_module(name)
+    with open(practice + ".done", "x"):
+        pass
+
+
+def _use(practice: str) -> "list[str]":
+    """Do a little work by the gateway of which ``practice`` tells; returns the modules of PySpark that were loaded."""
+    with open(practice, "rb") as file:
+        told = json.loads(file.read())
+    os.environ.update(PYSPARK_GATEWAY_PORT=str(told["port"]), PYSPARK_GATEWAY_SECRET=told["secret"])
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    from pyspark.sql import SparkSession
+
+    path = practice + "-rows.parquet"
+    for number in range(told["rounds"]):
+        spark = SparkSession.builder.config(map=told["conf"]).getOrCreate()
+        spark.range(0, 4000, 1, 2).selectExpr("id % 7 as k", "id as v").write.parquet(path, mode="overwrite")
+        rows = spark.read.parquet(path)
+        for count in range(3):
+            rows.where(rows.v > number + count).groupBy("k").agg({"v": "sum", "k": "count"}).orderBy("k").collect()
+        rows.createOrReplaceTempView("t")
+        spark.sql(f"select k, sum(v + {number}) s from t group by k").limit(3).collect()
+        _work_a_little(spark)
+        spark.stop()
+    shutil.rmtree(path, ignore_errors=True)
+    return [name for name in sys.modules if name.startswith(("pyspark.", "py4j."))]
 
 
 def _wait_in_context(rounds: int) -> "list[str]":
@@ -176,7 +234,7 @@ def _attach(connection: str, jvm_pid: str, timeout_s: float) -> None:
         if time.monotonic() > deadline:
             print(f"the driver's JVM was not ready after {timeout_s:g} s", file=sys.stderr)
             raise SystemExit(1)
-        time.sleep(0.02)
+        time.sleep(0.005)
     with open(connection, "rb") as info:
         port = int.from_bytes(info.read(4), "big")
         secret = info.read(int.from_bytes(info.read(4), "big")).decode("utf-8")

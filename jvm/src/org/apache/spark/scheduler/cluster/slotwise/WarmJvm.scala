@@ -22,7 +22,9 @@ import org.apache.spark.util.Utils
 
 /**
  * A JVM that is started before anybody needs it. It does a little work of its own, forgets it, and waits for the order to
- * become a driver's JVM or an executor: once. Arguments: how many rounds of work, and a folder.
+ * become a driver's JVM or an executor: once. Arguments: how many rounds of work, a file or nothing, and a folder.
+ *
+ * With a file a Python has its part in the work: see [[Practice]].
  *
  * In the folder it makes the file `ready`, reads the order from the pipe `order`, and makes the file `taken`. The order is
  * a JSON object: `env` (the whole environment), `properties`, `cwd`, `main` (a class) and `args`.
@@ -30,10 +32,8 @@ import org.apache.spark.util.Utils
 object WarmJvm {
 
   def main(arguments: Array[String]): Unit = {
-    val folder = Paths.get(arguments(1)).toAbsolutePath
-    warmUp(arguments(0).toInt, folder)
-    // What comes after `ready` must be quick.
-    BridgeLink.Json.createObjectNode()
+    val folder = Paths.get(arguments(2)).toAbsolutePath
+    warmUp(arguments(0).toInt, folder, Option(arguments(1)).filter(_.nonEmpty).map(Paths.get(_)))
     Files.createFile(folder.resolve("ready"))
     // Blocks until somebody writes.
     val order = BridgeLink.Json.readTree(Files.readAllBytes(folder.resolve("order")))
@@ -43,12 +43,28 @@ object WarmJvm {
     Class.forName(order.get("main").asText()).getMethod("main", classOf[Array[String]]).invoke(null, words)
   }
 
-  /** Does `rounds` of work in `folder`, unless this JVM has done so before. */
-  private[slotwise] def warmUp(rounds: Int, folder: Path): Unit = if (warm.compareAndSet(false, true)) {
-    val before = System.getProperties.clone().asInstanceOf[Properties]
-    clearSettings()
-    for (round <- 1 to rounds) WarmUp.run(folder.resolve(s"warm-up-$round"), round)
-    forget(before)
+  /** Does `rounds` of work in `folder`, unless this JVM has done so before; with a Python, if `practice` is the file. */
+  private[slotwise] def warmUp(rounds: Int, folder: Path, practice: Option[Path] = None): Unit =
+    if (warm.compareAndSet(false, true)) {
+      val before = System.getProperties.clone().asInstanceOf[Properties]
+      clearSettings()
+      for (round <- 1 to rounds) WarmUp.run(folder.resolve(s"warm-up-$round"), round)
+      practice.foreach(Practice.withPython(_, folder.resolve("warm-up-practice"), rounds))
+      WarmUp.contexts(folder.resolve("warm-up-contexts"), rounds * ContextsARound)
+      for (_ <- 1 to rounds) become(order(before))
+      forget(before)
+    }
+
+  private val ContextsARound = 2
+
+  /** An order that changes nothing: what comes after `ready` is to be quick. */
+  private def order(properties: Properties): JsonNode = {
+    val made = BridgeLink.Json.createObjectNode()
+    val env = made.putObject("env")
+    System.getenv().forEach((name, value) => env.put(name, value))
+    made.putObject("properties")
+    made.put("cwd", properties.getProperty("user.dir"))
+    BridgeLink.Json.readTree(made.toString)
   }
 
   private val warm = new AtomicBoolean

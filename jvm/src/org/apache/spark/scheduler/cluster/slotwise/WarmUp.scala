@@ -42,7 +42,19 @@ private[slotwise] object WarmUp {
     pairs(session.sparkContext)
   }
 
-  private def conf(folder: Path): SparkConf = new SparkConf()
+  /** So many contexts, one after the other, with next to no work. */
+  def contexts(folder: Path, count: Int): Unit = try {
+    for (_ <- 1 to count) {
+      val context = new SparkContext(conf(folder))
+      try {
+        shakeHands(context)
+        context.parallelize(1 to 10, 2).count()
+      } finally context.stop()
+    }
+  } finally try Utils.deleteRecursively(folder.toFile) catch { case NonFatal(_) => }
+
+  /** The settings of a context for such work in `folder`. */
+  def conf(folder: Path): SparkConf = new SparkConf()
     .setMaster("local[2]")
     .setAppName("warm-up")
     .set("spark.driver.host", "127.0.0.1")
