@@ -36,13 +36,14 @@ with open(sys.argv[2], "a") as file:
     file.write(f"{time.time():.6f}\\n")
 spark.stop()
 """
-_WARM = {"TASKMANAGER_WARM_MODE": "minimal", "TASKMANAGER_WARM_ROUNDS": "4"}
+MODE = "TASKMANAGER_WARM_MODE"
 APPLICATION = "JOBMANAGER_WARM_APPLICATIONS_MAX"
 STAGES = {
-    "cold": {"TASKMANAGER_JVM_CACHE_MODE": "off", "TASKMANAGER_WARM_MODE": "off"},
-    "JVM cache": {"TASKMANAGER_WARM_MODE": "off"},
-    "warm processes": _WARM,
-    "warm application": {**_WARM, APPLICATION: "1"},
+    "cold": {"TASKMANAGER_JVM_CACHE_MODE": "off", MODE: "off"},
+    "JVM cache": {MODE: "off"},
+    "warm processes": {MODE: "minimal"},
+    # Nothing else warms up meanwhile, so that each is soon ready for the next measurement.
+    "warm application": {MODE: "off", APPLICATION: "1"},
 }
 _QUIET_LOOKS = 5
 
@@ -86,7 +87,7 @@ def _stage(
     """Seconds of each query, and what one worker's waiting processes hold."""
     found: dict[str, list[float]] = {name: [] for name in programs}
     memory: list[float] = []
-    warm = env["SLOTWISE_CONF_TASKMANAGER_WARM_MODE"] != "off"
+    warm = env[f"SLOTWISE_CONF_{MODE}"] != "off"
     application = f"SLOTWISE_CONF_{APPLICATION}" in env
     token = Path(env["SLOTWISE_STATE_DIR"]) / "token"
     started = 0

@@ -44,6 +44,7 @@ from typing import Any, NoReturn, Optional
 
 _SIGTERM_CODE = 143
 _STOP_TIMEOUT_S = 15.0
+_CONTEXTS_A_ROUND = 2
 
 
 def main(argv: "list[str]") -> int:
@@ -107,37 +108,26 @@ def _wait(practice: str, folder: str) -> "list[str]":
 
 
 def _practise(practice: str) -> None:
-    """Have the JVM that writes the file ``practice`` do what programs do, and import what PySpark imports for it. A
-    child does it: connections, threads and sessions end with it. If it fails, then programs find less prepared.
+    """Have the JVM that writes the file ``practice`` do what programs have it do. A child does it: connections, threads
+    and modules end with it. If it fails, then programs find less prepared.
     """
     while not os.path.exists(practice):
         time.sleep(0.02)
-    reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
-        code = 1
         try:
-            with os.fdopen(writer, "w") as pipe:
-                pipe.write(json.dumps(_use(practice)))
-            code = 0
+            _use(practice)
         except BaseException:
             traceback.print_exc()
         finally:
-            os._exit(code)
-    os.close(writer)
-    with os.fdopen(reader) as pipe:
-        found = pipe.read()
+            os._exit(0)
     os.waitpid(child, 0)
-    for name in json.loads(found or "[]"):
-        if name not in sys.modules:
-            with contextlib.suppress(Exception):
-                importlib.import_module(name)
     with open(practice + ".done", "x"):
         pass
 
 
-def _use(practice: str) -> "list[str]":
-    """Do a little work by the gateway of which ``practice`` tells; returns the modules of PySpark that were loaded."""
+def _use(practice: str) -> None:
+    """Do a little work by the gateway of which ``practice`` tells."""
     with open(practice, "rb") as file:
         told = json.loads(file.read())
     os.environ.update(PYSPARK_GATEWAY_PORT=str(told["port"]), PYSPARK_GATEWAY_SECRET=told["secret"])
@@ -145,18 +135,18 @@ def _use(practice: str) -> "list[str]":
     from pyspark.sql import SparkSession
 
     path = practice + "-rows.parquet"
-    for number in range(told["rounds"]):
+    for number in range(_CONTEXTS_A_ROUND * told["rounds"]):
         spark = SparkSession.builder.config(map=told["conf"]).getOrCreate()
-        spark.range(0, 4000, 1, 2).selectExpr("id % 7 as k", "id as v").write.parquet(path, mode="overwrite")
+        if not number:
+            spark.range(0, 4000, 1, 2).selectExpr("id % 7 as k", "id as v").write.parquet(path)
         rows = spark.read.parquet(path)
-        for count in range(3):
-            rows.where(rows.v > number + count).groupBy("k").agg({"v": "sum", "k": "count"}).orderBy("k").collect()
+        rows.where(rows.v > number).groupBy("k").agg({"v": "sum", "k": "count"}).orderBy("k").collect()
         rows.createOrReplaceTempView("t")
         spark.sql(f"select k, sum(v + {number}) s from t group by k").limit(3).collect()
-        _work_a_little(spark)
+        if not number % _CONTEXTS_A_ROUND:
+            _work_a_little(spark)
         spark.stop()
     shutil.rmtree(path, ignore_errors=True)
-    return [name for name in sys.modules if name.startswith(("pyspark.", "py4j."))]
 
 
 def _wait_in_context(rounds: int) -> "list[str]":
@@ -248,7 +238,10 @@ def _import_pyspark() -> None:
     except ImportError as error:
         print(f"{sys.executable} cannot import pyspark: {error}", file=sys.stderr)
         raise SystemExit(1) from None
-    # getOrCreate imports pandas where it is installed; here it costs nothing, the JVM takes longer.
+    # What a first session imports, and pandas where it is installed; here it costs nothing, the JVM takes longer.
+    for name in ("unittest", "encodings.idna", "pyspark.sql.classic.dataframe"):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
     if importlib.util.find_spec("pandas") is not None:
         try:
             import pandas  # noqa: F401

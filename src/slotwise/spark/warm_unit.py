@@ -167,5 +167,8 @@ class Unit:
         """Send a signal to its processes, not to their keepers: these must see when the worker is gone."""
         for one in self.processes:
             if one.kept.pid:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(one.kept.pid, number)
+                with contextlib.suppress(psutil.Error):
+                    process = psutil.Process(one.kept.pid)
+                    # With those that it has for its practice.
+                    for each in (process, *process.children(recursive=True)):
+                        each.send_signal(number)

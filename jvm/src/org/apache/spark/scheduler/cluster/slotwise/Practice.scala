@@ -1,7 +1,10 @@
 package org.apache.spark.scheduler.cluster.slotwise
 
+import java.io.{BufferedReader, InputStreamReader}
+import java.net.{InetAddress, ServerSocket}
 import java.nio.charset.StandardCharsets.UTF_8
 import java.nio.file.{Files, Path, StandardCopyOption}
+import java.util.concurrent.{CountDownLatch, TimeUnit}
 
 import scala.util.control.NonFatal
 
@@ -9,16 +12,17 @@ import org.apache.spark.SparkConf
 import org.apache.spark.api.python.Py4JServer
 import org.apache.spark.util.Utils
 
-/**
- * Work that a Python has this JVM do as PySpark programs have theirs, so that the way between the two is warm as well.
- *
- * This JVM opens a gateway and writes the file `practice`, a JSON object: `port` and `secret` of the gateway, `conf`, the
- * settings of the context to be made, and `rounds`. The gateway closes when the file `practice.done` is there.
- */
+/** Work that a JVM which waits does with others, as it will have to do it with them later. */
 private[slotwise] object Practice {
 
   private val LookMs = 20
 
+  /**
+   * A Python has this JVM work as PySpark programs do.
+   *
+   * This JVM opens a gateway and writes the file `practice`, a JSON object: `port` and `secret` of the gateway, `conf`,
+   * the settings of the context to be made, and `rounds`. The gateway closes when the file `practice.done` is there.
+   */
   def withPython(practice: Path, folder: Path, rounds: Int): Unit = {
     val server = new Py4JServer(new SparkConf())
     server.start()
@@ -41,4 +45,27 @@ private[slotwise] object Practice {
       try Utils.deleteRecursively(folder.toFile) catch { case NonFatal(_) => }
     }
   }
+
+  /** A worker that wants to know how an application fares, so many times. */
+  def withWorker(times: Int): Unit = for (number <- 1 to times) {
+    val heard = new CountDownLatch(1)
+    val worker = new ServerSocket(0, 1, InetAddress.getLoopbackAddress)
+    try {
+      val link = new BridgeLink(BridgeAddress(worker.getLocalPort, "practice", "practice", "1"), "practice",
+        () => BridgeLink.Json.createObjectNode().put("number", number), _ => heard.countDown())
+      link.start()
+      val connection = worker.accept()
+      try {
+        val lines = new BufferedReader(new InputStreamReader(connection.getInputStream, UTF_8))
+        // The greeting, then the first report.
+        lines.readLine()
+        lines.readLine()
+        connection.getOutputStream.write("{\"directives\": {\"version\": 1}}\n".getBytes(UTF_8))
+        heard.await(LimitMs, TimeUnit.MILLISECONDS)
+        link.close(LimitMs)
+      } finally connection.close()
+    } finally worker.close()
+  }
+
+  private val LimitMs = 1000L
 }

@@ -23,7 +23,7 @@ object WarmApplication {
   private var waits = false
   private var program = ""
 
-  private val Rounds = 3
+  private val Rounds = 10
 
   /**
    * Makes the context with the settings that a program without any of its own would ask for. `rounds`: how much this JVM

@@ -5,6 +5,7 @@ import java.nio.charset.StandardCharsets.UTF_8
 import java.nio.file.{Files, Path, Paths}
 import java.util.{Map => JavaMap, Properties}
 import java.util.concurrent.atomic.AtomicBoolean
+import javax.management.{JMException, ObjectName}
 
 import scala.jdk.CollectionConverters._
 
@@ -49,13 +50,18 @@ object WarmJvm {
       val before = System.getProperties.clone().asInstanceOf[Properties]
       clearSettings()
       for (round <- 1 to rounds) WarmUp.run(folder.resolve(s"warm-up-$round"), round)
-      practice.foreach(Practice.withPython(_, folder.resolve("warm-up-practice"), rounds))
+      practice.foreach { file =>
+        Practice.withPython(file, folder.resolve("warm-up-practice"), rounds)
+        Practice.withWorker(rounds * ContextsARound)
+      }
       WarmUp.contexts(folder.resolve("warm-up-contexts"), rounds * ContextsARound)
-      for (_ <- 1 to rounds) become(order(before))
+      clearSettings()
+      for (_ <- 1 to Orders) become(order(before))
       forget(before)
     }
 
   private val ContextsARound = 2
+  private val Orders = 4
 
   /** An order that changes nothing: what comes after `ready` is to be quick. */
   private def order(properties: Properties): JsonNode = {
@@ -96,19 +102,27 @@ object WarmJvm {
       // The collector shrinks the heap in several steps.
       for (_ <- 1 to 4) System.gc()
     } finally ratios.zip(usual).reverse.foreach { case (name, value) => bean.setVMOption(name, value) }
+    // So much for the heap; what compiling has left behind. Not every Java and not every C library can do it.
+    try {
+      val commands = new ObjectName("com.sun.management:type=DiagnosticCommand")
+      ManagementFactory.getPlatformMBeanServer.invoke(commands, "systemTrimNativeHeap", null, null)
+    } catch { case _: JMException => }
   }
 
   private def become(order: JsonNode): Unit = {
     val env = order.get("env").properties().asScala.map(entry => entry.getKey -> entry.getValue.asText()).toMap
     environment.clear()
     environment.putAll(env.asJava)
-    order.get("properties").properties().asScala.foreach { entry =>
-      System.setProperty(entry.getKey, entry.getValue.asText())
-    }
+    val properties = order.get("properties").properties().asScala
+    properties.foreach(entry => System.setProperty(entry.getKey, entry.getValue.asText()))
     // Spark does this when it first sees Hadoop's settings, which was too early here.
-    UserGroupInformation.setConfiguration(new SparkHadoopUtil().conf)
+    val own = properties.exists(_.getKey.startsWith("spark.hadoop."))
+    UserGroupInformation.setConfiguration(if (own) new SparkHadoopUtil().conf else usualHadoop)
     Option(order.get("cwd")).filterNot(_.isNull).foreach(cwd => WorkingDirectory.change(cwd.asText()))
   }
+
+  /** Hadoop's settings where a job has none of its own; to read them takes a while. */
+  private lazy val usualHadoop = new SparkHadoopUtil().conf
 
   /** What `System.getenv` sees, and processes that are started with an environment made from it, as Spark's are. */
   private def environment: JavaMap[String, String] = {

@@ -16,6 +16,7 @@ import org.apache.spark.util.Utils
 private[slotwise] object WarmUp {
 
   private val TablesARound = 1
+  private val Hands = 10
 
   /** One round of work in local mode, with files below `folder`. */
   def run(folder: Path, round: Int): Unit = {
@@ -68,12 +69,15 @@ private[slotwise] object WarmUp {
     .set("spark.network.crypto.enabled", "true")
     .set("spark.network.crypto.saslFallback", "false")
 
-  /** A connection as executors make it, encrypted. */
+  /** Connections as executors make them, encrypted. */
   private def shakeHands(context: SparkContext): Unit = {
     val conf = context.conf
-    val client = RpcEnv.create("warm-up", "127.0.0.1", "127.0.0.1", 0, conf, new SecurityManager(conf), 0, clientMode = true)
-    try client.setupEndpointRef(context.env.rpcEnv.address, HeartbeatReceiver.ENDPOINT_NAME)
-    finally client.shutdown()
+    for (_ <- 1 to Hands) {
+      val own = new SecurityManager(conf)
+      val client = RpcEnv.create("warm-up", "127.0.0.1", "127.0.0.1", 0, conf, own, 0, clientMode = true)
+      try client.setupEndpointRef(context.env.rpcEnv.address, HeartbeatReceiver.ENDPOINT_NAME)
+      finally client.shutdown()
+    }
   }
 
   private def table(session: SparkSession): DataFrame = session.range(0, 4000, 1, 2)
