@@ -50,7 +50,7 @@ _QUIET_LOOKS = 5
 
 def measure(directory: Path, rounds: int) -> list[Case]:
     """All stages, and the peer."""
-    source = _input(directory)
+    source = make_input(directory)
     programs = {}
     for name, query in QUERIES.items():
         programs[name] = directory / f"{name.replace(' ', '-')}.py"
@@ -72,7 +72,7 @@ def measure(directory: Path, rounds: int) -> list[Case]:
     return cases
 
 
-def _input(directory: Path) -> Path:
+def make_input(directory: Path) -> Path:
     import pyarrow as arrow
     from pyarrow import parquet
 
@@ -97,14 +97,14 @@ def _stage(
     ):
         if application:
             # For its kind; it may be slow.
-            client.wait(client.submit(_job("first", programs["usual"], directory, source)[0]))
+            client.wait(client.submit(small_job("first", programs["usual"], directory, source)[0]))
         for _ in range(rounds):
             for name, program in programs.items():
                 if application:
                     _until_application(client)
                 elif warm:
                     memory.append(_until_warm(client, started))
-                spec, marks = _job(name, program, directory, source)
+                spec, marks = small_job(name, program, directory, source)
                 began = time.time()
                 job = client.submit(spec)
                 last = client.wait(job)["state"]
@@ -115,7 +115,7 @@ def _stage(
     return found, memory
 
 
-def _job(name: str, program: Path, directory: Path, source: Path) -> tuple[JobSpec, Path]:
+def small_job(name: str, program: Path, directory: Path, source: Path) -> tuple[JobSpec, Path]:
     """A job, and the file where it says when it had its rows."""
     sizes = job_sizes({}, num_executors=1)
     marks = directory / f"marks-{time.time_ns()}"

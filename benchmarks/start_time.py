@@ -38,6 +38,7 @@ times = spark.sparkContext.parallelize(range(2), 2).map(lambda _: time.time()).c
 print(f"first_task={min(times):.6f}", flush=True)
 spark.stop()
 """
+PARTS = ("first", "stages", "at-once")
 MIB = 1024 * 1024
 LIMIT_S = 120.0
 # For processes that warm up one after the other.
@@ -53,15 +54,28 @@ def main() -> None:
         default=3,
         help="measurements of each; the median is shown (of the first cases three at most)",
     )
+    parser.add_argument(
+        "--parts",
+        nargs="+",
+        choices=PARTS,
+        default=PARTS,
+        help="first: to the first task, and memory at rest; stages: to the first row, by what is prepared (a minute a "
+        "measurement); at-once: ten jobs (a quarter of an hour to make ready what waits) [default: all]",
+    )
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="start-time-") as folder:
         directory = Path(folder)
         program = directory / "program.py"
         program.write_text(PROGRAM)
         # It imports this file's helpers.
+        import start_at_once
         import start_stages
 
-        cases = measure(directory, program, min(given.rounds, 3)) + start_stages.measure(directory, given.rounds)
+        cases = measure(directory, program, min(given.rounds, 3)) if "first" in given.parts else []
+        if "stages" in given.parts:
+            cases += start_stages.measure(directory, given.rounds)
+        if "at-once" in given.parts:
+            cases += start_at_once.measure(directory, min(given.rounds, 3))
         show(cases, given.json)
         raise SystemExit(check("start_time", cases) if given.check else 0)
 
@@ -118,25 +132,26 @@ def first_task(argv: list[str], env: dict[str, str]) -> float:
 
 @contextlib.contextmanager
 def slotwise_cluster(
-    directory: Path, env: dict[str, str], cores: int = 2, memory: str = "4g"
+    directory: Path, env: dict[str, str], cores: int = 2, memory: str = "4g", workers: int = 2
 ) -> Iterator[list[psutil.Process]]:
-    """A master and two workers by hand; yields their processes, the master first."""
+    """A master and workers by hand; yields their processes, the master first."""
     address = directory / "address.json"
     with background(slotwise_argv("master", "--port", "0", "--address-file", str(address)), env) as master:
         until(address.exists)
         env["SLOTWISE_MASTER"] = json.loads(address.read_text())["url"]
         worker = slotwise_argv("worker", "--cpus", str(cores), "--memory", memory)
-        with background(worker, env) as one, background(worker, env) as two:
-            until(lambda: len(json.loads(slotwise(env, "workers", "--json"))["taskmanagers"]) == 2)
-            yield [psutil.Process(process.pid) for process in (master, one, two)]
+        with contextlib.ExitStack() as stack:
+            started = [stack.enter_context(background(worker, env)) for _ in range(workers)]
+            until(lambda: len(json.loads(slotwise(env, "workers", "--json"))["taskmanagers"]) == workers)
+            yield [psutil.Process(process.pid) for process in (master, *started)]
     del env["SLOTWISE_MASTER"]
 
 
 @contextlib.contextmanager
 def spark_cluster(
-    directory: Path, cores: int = 2, memory: str = "4g"
+    directory: Path, cores: int = 2, memory: str = "4g", workers: int = 2
 ) -> Iterator[tuple[str, dict[str, str], list[psutil.Process]]]:
-    """Spark standalone: a master and two workers of the same sizes; yields its URL, the environment, the processes."""
+    """Spark standalone: a master and workers of the same sizes; yields its URL, the environment, the processes."""
     home = find_spark().path
     env = {
         **os.environ,
@@ -154,10 +169,14 @@ def spark_cluster(
     worker += ["--webui-port", "0"]
     with background([*master, "--webui-port", "0"], env) as first:
         until(lambda: listens(port))
-        workers = [[*worker, "-d", str(directory / f"work-{i}"), url] for i in range(2)]
-        registered = "Successfully registered"
-        with background(workers[0], env, registered) as one, background(workers[1], env, registered) as two:
-            yield url, env, [psutil.Process(process.pid) for process in (first, one, two)]
+        with contextlib.ExitStack() as stack:
+            started = [
+                stack.enter_context(
+                    background([*worker, "-d", str(directory / f"work-{number}"), url], env, "Successfully registered")
+                )
+                for number in range(workers)
+            ]
+            yield url, env, [psutil.Process(process.pid) for process in (first, *started)]
 
 
 @contextlib.contextmanager

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import pytest
@@ -140,3 +142,55 @@ def test_a_jvm_that_died_is_noticed(tmp_path: Path) -> None:
     result = run(tmp_path, "print('never')", env=env)
     assert (result.returncode, result.stdout) == (1, "")
     assert "ended before it was ready" in result.stderr
+
+
+def wait_for_order(folder: Path, practice: str) -> subprocess.Popen[str]:
+    """A runner that waits in ``folder``, once it says that it is ready."""
+    os.mkfifo(folder / "order")
+    argv = [sys.executable, str(RUNNER), "--wait", practice, str(folder)]
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not (folder / "ready").exists():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return process
+
+
+def give_order(folder: Path, program: Path, cwd: Path, env: dict[str, str]) -> None:
+    order = {"env": env, "cwd": str(cwd), "args": [str(program), "one"]}
+    (folder / "order").write_text(json.dumps(order))
+
+
+def test_one_that_waits_has_nothing_but_what_its_order_says(tmp_path: Path) -> None:
+    waiting, elsewhere = tmp_path / "waiting", tmp_path / "elsewhere"
+    waiting.mkdir()
+    elsewhere.mkdir()
+    program = tmp_path / "program.py"
+    program.write_text("import json, os, sys\nprint(json.dumps([os.getcwd(), dict(os.environ), sys.argv]))")
+    process = wait_for_order(waiting, "")
+    give_order(waiting, program, elsewhere, {"WORD": "x"})
+    output, error = process.communicate(timeout=30)
+    cwd, env, argv = json.loads(output)
+    assert (cwd, env, argv, error) == (str(elsewhere), {"WORD": "x"}, [str(program), "one"], "")
+    assert (waiting / "taken").exists()
+
+
+def test_a_practice_that_fails_leaves_one_that_waits_as_good_as_ever(tmp_path: Path) -> None:
+    waiting = tmp_path / "waiting"
+    waiting.mkdir()
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        told = {"port": nobody.getsockname()[1], "secret": "s", "rounds": 1, "conf": {}}
+        practice = tmp_path / "practice"
+        practice.write_text(json.dumps(told))
+        program = tmp_path / "program.py"
+        program.write_text("import os, threading\nprint(sorted(os.environ), threading.active_count())")
+        process = wait_for_order(waiting, str(practice))
+        # So that the JVM does not wait for it any longer.
+        assert (tmp_path / "practice.done").exists()
+        give_order(waiting, program, tmp_path, {"WORD": "x"})
+        output, error = process.communicate(timeout=30)
+    assert output == "['WORD'] 1\n"
+    assert "Connection refused" in error
+    assert process.returncode == 0

@@ -38,6 +38,9 @@ WAITER = """
 import json, os, sys
 folder = sys.argv[-1]
 print("getting ready", flush=True)
+if os.environ.get("HELPED"):
+    if os.fork() == 0:
+        __import__("time").sleep(1000)
 if os.environ.get("NEVER_READY"):
     sys.stdin.read()
     __import__("time").sleep(1000)
@@ -364,6 +367,21 @@ def test_what_is_getting_ready_is_halted_while_a_slots_process_starts(tmp_path: 
             await made.owner.until("s-1", ProcessPhase.EXITED)
             assert psutil.Process(pid).status() == psutil.STATUS_STOPPED
             await made.until(lambda: psutil.Process(pid).status() != psutil.STATUS_STOPPED, "it going on")
+
+    asyncio.run(scenario())
+
+
+def test_whoever_helps_it_to_get_ready_is_halted_with_it_and_ends_with_it(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        policy = WarmPolicy(drivers=0, quiet_s=0.5, busy_percent=101.0, least_memory_bytes=0)
+        async with setting(tmp_path, policy, NEVER_READY="1", HELPED="1") as made:
+            await made.until(lambda: made.pids() and psutil.Process(made.pids()[0]).children(), "its helper")
+            (helper,) = psutil.Process(made.pids()[0]).children()
+            made.owner.start("s-1", "true")
+            await made.owner.until("s-1", ProcessPhase.EXITED)
+            assert helper.status() == psutil.STATUS_STOPPED
+            await made.until(lambda: helper.status() != psutil.STATUS_STOPPED, "it going on")
+        await made.until(lambda: not alive(helper.pid), "its end")
 
     asyncio.run(scenario())
 
