@@ -37,6 +37,11 @@ AT_ONCE = WarmPolicy(drivers=0, quiet_s=0.0)
 WAITER = """
 import json, os, sys
 folder = sys.argv[-1]
+if os.environ.get("TIDY"):
+    def tidy(*_):
+        open(os.environ["TIDY"], "x").close()
+        sys.exit()
+    __import__("signal").signal(15, tidy)
 print("getting ready", flush=True)
 if os.environ.get("HELPED"):
     if os.fork() == 0:
@@ -367,6 +372,27 @@ def test_what_is_getting_ready_is_halted_while_a_slots_process_starts(tmp_path: 
             await made.owner.until("s-1", ProcessPhase.EXITED)
             assert psutil.Process(pid).status() == psutil.STATUS_STOPPED
             await made.until(lambda: psutil.Process(pid).status() != psutil.STATUS_STOPPED, "it going on")
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("halted", [False, True])
+def test_one_that_goes_has_time_to_tidy_up(tmp_path: Path, halted: bool) -> None:
+    async def scenario() -> None:
+        # Nothing goes on for the time of this test once a slot's process has started.
+        policy = WarmPolicy(drivers=0, quiet_s=30.0 if halted else 0.0, busy_percent=101.0, least_memory_bytes=0)
+        env = {"TIDY": str(tmp_path / "tidied"), "NEVER_READY": "1"}
+        async with setting(tmp_path, policy, **env) as made:
+            await made.until(lambda: made.pids() and made.pids()[0], "one that gets ready")
+            (pid,) = made.pids()
+            said = made.pool.units[0].directory / "jvm.log"
+            await made.until(lambda: "getting ready" in said.read_text(), "it being under way")
+            if halted:
+                made.owner.start("s-1", "true")
+                await made.owner.until("s-1", ProcessPhase.EXITED)
+                assert psutil.Process(pid).status() == psutil.STATUS_STOPPED
+        assert (tmp_path / "tidied").exists()
+        assert not alive(pid)
 
     asyncio.run(scenario())
 

@@ -339,8 +339,8 @@ class WarmPool:
         await asyncio.to_thread(shutil.rmtree, unit.directory, ignore_errors=True)
 
     async def _end_process(self, kept: Kept) -> None:
-        # It holds nothing that anybody wants, and may be halted.
-        kept.kill()
+        # It has files outside its folder that it removes in the end. It may be halted.
+        kept.signal(signal.SIGCONT)
         await kept.end(_END_GRACE_S)
         self._noted(kept.keeper, False)
 
