@@ -9,12 +9,12 @@ import socket
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import pytest
 
 from slotwise.spark.launch import RUNNER
+from tests.unit.slot_owner import wait_for
 
 
 def run(folder: Path, text: str, *args: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
@@ -149,11 +149,8 @@ def wait_for_order(folder: Path, practice: str) -> subprocess.Popen[str]:
     os.mkfifo(folder / "order")
     argv = [sys.executable, str(RUNNER), "--wait", practice, str(folder)]
     process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 60
-    while not (folder / "ready").exists():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_for(lambda: (folder / "ready").exists() or process.poll() is not None, 60.0)
+    assert process.poll() is None, process.communicate()
     return process
 
 

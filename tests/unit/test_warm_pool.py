@@ -149,7 +149,7 @@ class Setting:
 
 @contextlib.asynccontextmanager
 async def setting(
-    tmp_path: Path, policy: WarmPolicy = AT_ONCE, first: tuple[Shape, ...] = (SMALL,), **env: str
+    tmp_path: Path, policy: WarmPolicy = AT_ONCE, first: tuple[Shape, ...] = (SMALL,), /, **env: str
 ) -> AsyncIterator[Setting]:
     made = Setting(tmp_path, policy, first)
     made.env = env

@@ -169,6 +169,7 @@ class Unit:
             if one.kept.pid:
                 with contextlib.suppress(psutil.Error):
                     process = psutil.Process(one.kept.pid)
-                    # With those that it has for its practice.
+                    # With those that it has for its practice, any of which may end meanwhile.
                     for each in (process, *process.children(recursive=True)):
-                        each.send_signal(number)
+                        with contextlib.suppress(psutil.Error):
+                            each.send_signal(number)

@@ -6,11 +6,8 @@ import java.nio.charset.StandardCharsets.UTF_8
 import java.nio.file.{Files, Path, StandardCopyOption}
 import java.util.concurrent.{CountDownLatch, TimeUnit}
 
-import scala.util.control.NonFatal
-
 import org.apache.spark.SparkConf
 import org.apache.spark.api.python.Py4JServer
-import org.apache.spark.util.Utils
 
 /** Work that a JVM which waits does with others, as it will have to do it with them later. */
 private[slotwise] object Practice {
@@ -42,7 +39,7 @@ private[slotwise] object Practice {
     } finally {
       Files.deleteIfExists(practice)
       server.shutdown()
-      try Utils.deleteRecursively(folder.toFile) catch { case NonFatal(_) => }
+      WarmUp.remove(folder)
     }
   }
 

@@ -33,7 +33,7 @@ private[slotwise] object WarmUp {
       }
     } finally {
       session.stop()
-      try Utils.deleteRecursively(folder.toFile) catch { case NonFatal(_) => }
+      remove(folder)
     }
   }
 
@@ -52,7 +52,10 @@ private[slotwise] object WarmUp {
         context.parallelize(1 to 10, 2).count()
       } finally context.stop()
     }
-  } finally try Utils.deleteRecursively(folder.toFile) catch { case NonFatal(_) => }
+  } finally remove(folder)
+
+  /** Removes what the work has left in `folder`; where it cannot, the unit's end does. */
+  def remove(folder: Path): Unit = try Utils.deleteRecursively(folder.toFile) catch { case NonFatal(_) => }
 
   /** The settings of a context for such work in `folder`. */
   def conf(folder: Path): SparkConf = new SparkConf()
