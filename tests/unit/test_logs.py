@@ -128,6 +128,15 @@ def test_what_is_kept_is_true_however_it_came(
         assert text == data
 
 
+def test_a_log_stays_within_its_limit_after_it_was_trimmed(tmp_path: Path) -> None:
+    log = CutLog(tmp_path / "a.out")
+    log.append(numbers(200)[:1020], 1024)
+    log.trim(770)
+    for _ in range(8):
+        log.append(b"x" * 64, 1024)
+        assert log.stored <= 1024
+
+
 def test_a_job_over_its_limit_loses_the_middle_of_its_largest_logs(tmp_path: Path) -> None:
     store = LogStore(tmp_path, LogLimits(file_bytes=40_000, job_bytes=50_000))
     send(store, numbers(100), "driver-1.out")

@@ -90,8 +90,10 @@ class CutLog:
             with last.path.open("ab") as file:
                 file.write(piece)
             last = _Segment(last.start, last.size + len(piece), last.path)
-        for old in self._segments()[:-2]:
-            old.path.unlink(missing_ok=True)
+        segments = self._segments()
+        # One that `trim` left may be larger than two others.
+        while len(segments) > 2 or (len(segments) > 1 and self._head() + sum(one.size for one in segments) > limit):
+            segments.pop(0).path.unlink(missing_ok=True)
 
     def skip_to(self, offset: int) -> None:
         """What comes next belongs at ``offset``, beyond what is there: the bytes between are cut out."""
