@@ -5,7 +5,7 @@ The peer is `spark-submit` to a standalone master with two workers that run alre
 run`, which also starts and ends its whole cluster, and `slotwise submit` to a master and two workers that run
 already. The program is the same; its tasks tell when they ran.
 
-Then from the request to the first row of a small job, by what is prepared on the workers: see start_stages.py."""
+Then from the request to the first row of a small job, by what is prepared on the workers: see _start_stages.py."""
 
 from __future__ import annotations
 
@@ -68,14 +68,14 @@ def main() -> None:
         program = directory / "program.py"
         program.write_text(PROGRAM)
         # It imports this file's helpers.
-        import start_at_once
-        import start_stages
+        import _start_at_once
+        import _start_stages
 
         cases = measure(directory, program, min(given.rounds, 3)) if "first" in given.parts else []
         if "stages" in given.parts:
-            cases += start_stages.measure(directory, given.rounds)
+            cases += _start_stages.measure(directory, given.rounds)
         if "at-once" in given.parts:
-            cases += start_at_once.measure(directory, min(given.rounds, 3))
+            cases += _start_at_once.measure(directory, min(given.rounds, 3))
         show(cases, given.json)
         raise SystemExit(check("start_time", cases) if given.check else 0)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,8 @@ import pytest
 from slotwise.model.process import DriverDirectives
 from slotwise.model.resources import MIB
 from slotwise.spark.conf import job_sizes
+from slotwise.spark.java import find_java
+from slotwise.spark.jvm_flags import HOT_LATER
 from tests.integration.spark_worker import INTERPRETER, SECRET, TOKEN, Driver, Worker
 
 pytestmark = pytest.mark.spark
@@ -284,3 +287,12 @@ def test_sigterm_ends_a_local_program_cleanly(worker: Worker) -> None:
     assert driver.output[0].split() == ["5", "local[2]"]
     driver.python.terminate()
     assert driver.finish() == 143
+
+
+def test_java_knows_the_options_by_which_it_optimises_later() -> None:
+    argv = [str(find_java().path), *HOT_LATER, "-XX:+PrintFlagsFinal", "-version"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60)
+    flags = {words[1]: words[3] for line in done.stdout.splitlines() if len(words := line.split()) > 3}
+    for option in HOT_LATER:
+        name, _, value = option.removeprefix("-XX:").partition("=")
+        assert flags[name] == value

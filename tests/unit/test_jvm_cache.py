@@ -89,7 +89,11 @@ def test_one_way_before_java_24_and_another_from_there_on() -> None:
     path = Path("/caches/k/spark")
     assert use_flags(J17, [path]) == (f"-XX:SharedArchiveFile={path}", "-Xshare:auto", "-Xlog:cds*=off")
     assert use_flags(J17, [Path("/k/java.jsa"), path])[0] == f"-XX:SharedArchiveFile=/k/java.jsa:{path}"
-    assert use_flags(J25, [path]) == (f"-XX:AOTCache={path}", "-Xlog:cds*=off", "-Xlog:aot*=off")
+    assert use_flags(J25, [path]) == (
+        f"-XX:AOTCache={path}",
+        *("-XX:+UnlockDiagnosticVMOptions", "-XX:-AOTReplayTraining"),
+        *("-Xlog:cds*=off", "-Xlog:aot*=off"),
+    )
     assert "-XX:ArchiveClassesAtExit=/build/spark.jsa" in record_flags(J17, Path("/build"))
     assert make_flags(J17, Path("/build")) == ()
     assert "-XX:AOTConfiguration=/build/recorded" in record_flags(J25, Path("/build"))

@@ -127,6 +127,19 @@ def test_the_collector_is_serial_for_one_core_only() -> None:
     assert collectors({"spark.driver.memory": "450m"}) == []
 
 
+@pytest.mark.parametrize("role", ["driver", "executor"])
+def test_what_a_job_says_of_its_compilers_holds(role: str) -> None:
+    own = "-XX:Tier4InvocationThreshold=7"
+    if role == "driver":
+        command = driver_jvm_command(driver({"spark.driver.extraJavaOptions": own}), slot())
+    else:
+        launch = ExecutorLaunch({}, (own,))
+        command = executor_command(executor(launch=launch), slot())
+    words = [word for word in arguments(command) if word.startswith("-XX:Tier4InvocationThreshold=")]
+    # The last one counts for Java.
+    assert words == ["-XX:Tier4InvocationThreshold=50000", own]
+
+
 def test_no_secret_on_any_command_line() -> None:
     commands = [
         driver_jvm_command(driver(), slot()),

@@ -24,7 +24,7 @@ from slotwise.model.process import DriverProcess, ExecutorProcess
 from slotwise.model.resources import MIB
 from slotwise.spark.java import Java
 from slotwise.spark.jvm_files import argument_file, log_configuration, names_log_configuration
-from slotwise.spark.jvm_flags import fits
+from slotwise.spark.jvm_flags import HOT_LATER, fits
 
 MASTER = "spark+slotwise://embedded"
 GATEWAY_CLASS = "org.apache.spark.api.python.PythonGatewayServer"
@@ -409,7 +409,7 @@ class _Jvm:
         slot, user = self.slot, list(self.user_options)
         class_path = os.pathsep.join(self.class_path)
         options = self._options()
-        arguments = ["-cp", class_path, "-XX:+IgnoreUnrecognizedVMOptions", *self.cache, *options]
+        arguments = ["-cp", class_path, "-XX:+IgnoreUnrecognizedVMOptions", *HOT_LATER, *self.cache, *options]
         all_files = dict(files or {})
         if not names_log_configuration(user):
             arguments.append(f"-Dlog4j2.configurationFile={(slot.directory / 'log4j2.properties').as_uri()}")

@@ -12,9 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from _harness import Case, case, median
+from _start_stages import MODE, PROGRAM, QUERIES, make_input, small_job
 from slotwise.client import Client, read_token
 from slotwise.spark.home import find_spark
-from start_stages import MODE, PROGRAM, QUERIES, make_input, small_job
 from start_time import slotwise_argv, slotwise_cluster, spark_cluster, until
 
 JOBS = 10
