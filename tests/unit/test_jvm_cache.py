@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 import time
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -34,8 +35,9 @@ from slotwise.spark.jvm_cache import (
 )
 from slotwise.spark.jvm_cache_builder import BusyError, Code, build
 from slotwise.spark.jvm_cache_keeper import CacheKeeper, KeeperPolicy
-from slotwise.spark.jvm_flags import base_flags, file_names, fits, make_flags, record_flags, use_flags
+from slotwise.spark.jvm_flags import FromCache, base_flags, file_names, fits, make_flags, record_flags, use_flags
 from slotwise.spark.launch import driver_jvm_command, executor_command
+from slotwise.spark.plain_jars import PLAIN_JAR, make_plain_jar
 from tests.unit.test_spark_launch import arguments, driver, executor, slot
 
 J17 = Java(Path("/jdk/bin/java"), 17, "test")
@@ -128,14 +130,15 @@ def test_a_cache_is_left_out_where_it_cannot_hold(
 
 def test_driver_and_executor_start_from_the_cache() -> None:
     flags = use_flags(J17, [Path("/c/spark.jsa")])
-    context = slot(jvm_cache=flags, base_env={"HADOOP_CONF_DIR": "/etc/hadoop"})
+    start = FromCache(flags, (Path("/c/janino.jar"),))
+    context = slot(jvm_cache=start, base_env={"HADOOP_CONF_DIR": "/etc/hadoop"})
     for command in (driver_jvm_command(driver(), context), executor_command(executor(), context)):
         words = arguments(command)
         # An executor with jars of its own in front has no use for it.
-        own = words[1].startswith("/x.jar")
-        assert [flag in words for flag in flags] == [not own] * len(flags)
+        in_front = "/x.jar" if words[1].startswith("/x.jar") else "/c/janino.jar"
+        assert [flag in words for flag in flags] == [in_front != "/x.jar"] * len(flags)
         # A cache holds for the beginning of the class path and may have no folders in it.
-        assert words[1].endswith("/cache/bridge.jar:/site/pyspark/jars/*:/etc/hadoop")
+        assert words[1] == f"{in_front}:/cache/bridge.jar:/site/pyspark/jars/*:/etc/hadoop"
     bare = msgspec.structs.replace(executor().launch, class_path=())
     assert set(flags) <= set(arguments(executor_command(executor(launch=bare), context)))
     agent = driver({"spark.driver.extraJavaOptions": "-javaagent:/a.jar"})
@@ -144,6 +147,64 @@ def test_driver_and_executor_start_from_the_cache() -> None:
     assert not set(flags) & set(arguments(driver_jvm_command(first, context)))
     by_env = driver(env={"JAVA_TOOL_OPTIONS": "-agentpath:/a.so"})
     assert not set(flags) & set(arguments(driver_jvm_command(by_env, context)))
+
+
+def test_a_jvm_that_waits_can_take_an_order_from_before_the_cache_was_made() -> None:
+    start = FromCache(("-XX:AOTCache=/c/spark.aot",), (Path("/c/janino.jar"),))
+    before, after = (driver_jvm_command(driver(), slot(jvm_cache=cache)) for cache in (FromCache(), start))
+    assert before.handover is not None
+    assert after.handover is not None
+    assert before.handover.key == after.handover.key
+
+
+# ---- the jar without a signature ----
+
+
+def jar(path: Path, *names: str) -> None:
+    with zipfile.ZipFile(path, "w") as made:
+        for name in names:
+            made.writestr(name, f"{path.name}:{name}")
+
+
+def test_signed_jars_of_the_compiler_are_copied_without_their_signature(machine: Machine, tmp_path: Path) -> None:
+    jar(
+        machine.jars / "janino-3.1.9.jar",
+        "META-INF/MANIFEST.MF",
+        "META-INF/DUMMY.SF",
+        "META-INF/DUMMY.DSA",
+        "j/A.class",
+    )
+    jar(machine.jars / "commons-compiler-3.1.9.jar", "META-INF/DUMMY.SF", "c/B.class", "c.properties")
+    # Others may have to be signed, and unsigned ones are what they should be.
+    jar(machine.jars / "provider.jar", "META-INF/P.SF", "p/C.class")
+    target = tmp_path / "plain.jar"
+    assert make_plain_jar(machine.spark, target)
+    with zipfile.ZipFile(target) as made:
+        assert sorted(made.namelist()) == ["c.properties", "c/B.class", "j/A.class"]
+        assert made.read("j/A.class") == b"janino-3.1.9.jar:j/A.class"
+    first = target.read_bytes()
+    assert make_plain_jar(machine.spark, target)
+    assert target.read_bytes() == first
+
+
+def test_where_the_compiler_is_not_signed_no_jar_is_made(machine: Machine, tmp_path: Path) -> None:
+    jar(machine.jars / "janino-3.1.9.jar", "META-INF/MANIFEST.MF", "j/A.class")
+    assert not make_plain_jar(machine.spark, tmp_path / "plain.jar")
+    assert not (tmp_path / "plain.jar").exists()
+
+
+def test_a_cache_says_which_jars_come_first(machine: Machine) -> None:
+    made = machine.publish()
+    cache = machine.cache()
+    cache.clear()
+    plain = cache.folder / PLAIN_JAR
+    plain.write_bytes(b"jar")
+    archive = machine.root / made.name
+    archive.write_bytes(b"archive")
+    cache.publish([plain, archive], 1.0)
+    assert cache.start() == FromCache(use_flags(machine.java, [cache.folder / made.name]), (plain,))
+    plain.write_bytes(b"rat")
+    assert not cache.start()
 
 
 # ---- what a cache is valid for ----
@@ -176,11 +237,11 @@ def test_whatever_changes_leads_to_another_cache(machine: Machine) -> None:
 
 def test_a_cache_is_used_while_it_is_what_was_made(machine: Machine) -> None:
     cache = machine.cache()
-    assert cache.flags() == ()
+    assert not cache.start()
     assert cache.wanted()
     assert cache.status().state == "missing"
     path = machine.publish()
-    assert cache.flags() == use_flags(machine.java, [path])
+    assert cache.start() == FromCache(use_flags(machine.java, [path]))
     assert not cache.wanted()
     status = cache.status()
     assert status.state == "ready"
@@ -225,20 +286,20 @@ def test_a_damaged_cache_is_not_used_and_made_anew(
     path = machine.publish()
     cache = machine.cache()
     if used_before:
-        assert cache.flags()
+        assert cache.start()
     damage(path)
-    assert cache.flags() == ()
+    assert not cache.start()
     assert cache.wanted()
     assert cache.status().state in ("damaged", "missing")
     machine.publish()
-    assert cache.flags()
+    assert cache.start()
 
 
 def test_a_folder_that_others_can_write_is_not_trusted(machine: Machine) -> None:
     machine.publish()
     machine.root.chmod(0o777)
     cache = machine.cache()
-    assert cache.flags() == ()
+    assert not cache.start()
     assert not cache.wanted()
     assert cache.status().state == "unusable"
     assert "written by others" in cache.status().reason
@@ -325,7 +386,7 @@ def test_a_place_that_cannot_be_written_is_said_in_one_line(machine: Machine) ->
     machine.root = machine.bridge / "caches"
     with pytest.raises(EnvironmentProblem, match=r"cannot|Not a directory"):
         asyncio.run(build(machine.cache()))
-    assert machine.cache().flags() == ()
+    assert not machine.cache().start()
     assert "cannot write" in unwritable(machine.root)
 
 

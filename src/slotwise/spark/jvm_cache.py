@@ -27,7 +27,7 @@ import msgspec
 
 from slotwise.spark.home import SparkHome
 from slotwise.spark.java import Java
-from slotwise.spark.jvm_flags import FIRST_AOT_MAJOR, use_flags
+from slotwise.spark.jvm_flags import FIRST_AOT_MAJOR, NO_CACHE, FromCache, use_flags
 from slotwise.spark.launch import module_options
 
 MANIFEST = "manifest.json"
@@ -40,7 +40,7 @@ _FORMAT = 1
 _UNUSED_S = 30 * 86400.0
 _RETRY_AFTER_S = 86400.0
 _HERE = Path(__file__).resolve().parent
-_TRAINING = ("jvm_flags.py", "jvm_training.py", "jvm_training_program.py")
+_TRAINING = ("jvm_flags.py", "jvm_training.py", "jvm_training_program.py", "plain_jars.py")
 _CHUNK_BYTES = 1 << 20
 _KEY = re.compile(r"[0-9a-f]{24}")
 
@@ -136,20 +136,21 @@ class JvmCache:
         self.folder = root / cache_key(java, spark, bridge_jar)
         self._checked: dict[Path, tuple[int, int, int]] = {}
 
-    def flags(self) -> tuple[str, ...]:
-        """The options that make a JVM start from this cache; none where there is no sound one. Counts as its use.
+    def start(self) -> FromCache:
+        """What makes a JVM start from this cache; nothing where there is no sound one. Counts as its use.
 
         The files' hashes are compared once in this object's life, and again whenever a file has changed.
         """
         try:
             files = self._sound()
         except (OSError, ValueError, msgspec.DecodeError):
-            return ()
+            return NO_CACHE
         if not files:
-            return ()
+            return NO_CACHE
         with contextlib.suppress(OSError):
             os.utime(self.folder / MANIFEST)
-        return use_flags(self.java, files)
+        jars = tuple(path for path in files if path.suffix == ".jar")
+        return FromCache(use_flags(self.java, [path for path in files if path not in jars]), jars)
 
     def status(self) -> Status:
         """What there is. Reads the whole file, some tenths of a second."""
@@ -171,7 +172,7 @@ class JvmCache:
 
     def wanted(self) -> bool:
         """Whether one should be made now: there is none, it is possible, and no attempt failed within a day."""
-        if supported(self.java) or unusable(self.root) or self.flags():
+        if supported(self.java) or unusable(self.root) or self.start():
             return False
         failure = self.failure()
         return failure is None or not 0 <= time.time() - failure.unix_s < _RETRY_AFTER_S

@@ -17,6 +17,7 @@ import signal
 import sys
 import tempfile
 import time
+import zipfile
 from collections.abc import Coroutine
 from enum import IntEnum
 from pathlib import Path
@@ -31,8 +32,9 @@ from slotwise.spark.bridge_jar import bridge_jar
 from slotwise.spark.home import find_spark
 from slotwise.spark.java import find_java
 from slotwise.spark.jvm_cache import BUILDING_PREFIX, LOCK_FILE, JvmCache, Manifest, needs_base, supported, unusable
-from slotwise.spark.jvm_flags import file_names, use_flags
+from slotwise.spark.jvm_flags import FromCache, file_names, use_flags
 from slotwise.spark.jvm_training import Training
+from slotwise.spark.plain_jars import PLAIN_JAR, make_plain_jar
 
 LIMIT_S = 900.0
 """A build that takes longer is ended. Idle machines need one minute or two."""
@@ -107,21 +109,26 @@ async def build(cache: JvmCache, limit_s: float = LIMIT_S) -> Manifest:
 async def _build(cache: JvmCache, scratch: Path) -> Manifest:
     began = time.monotonic()
     names = file_names(cache.java, needs_base(cache.java))
-    # An archive knows the path of the one that it lies on, so that one is made in its place.
+    # An archive knows the paths of the one that it lies on and of all jars, so these are made in their place.
+    cache.clear()
     base = [cache.folder / name for name in names[:-1]]
-    if base:
-        cache.clear()
-    training = Training(cache.java, cache.spark, cache.bridge_jar, scratch, base[0] if base else None)
+    jars = _plain_jars(cache)
+    training = Training(cache.java, cache.spark, cache.bridge_jar, scratch, base[0] if base else None, jars)
     await training.run()
     made = [*base, scratch / names[-1]]
     for path in made:
         if not path.is_file():
             raise EnvironmentProblem(f"Java {cache.java.major} at {cache.java.path} wrote no {path.name}")
-    await training.check(use_flags(cache.java, made))
-    if not base:
-        # Not before: the one that is there serves until now.
-        cache.clear()
-    return cache.publish(made, time.monotonic() - began)
+    await training.check(FromCache(use_flags(cache.java, made), jars))
+    return cache.publish([*jars, *made], time.monotonic() - began)
+
+
+def _plain_jars(cache: JvmCache) -> tuple[Path, ...]:
+    target = cache.folder / PLAIN_JAR
+    try:
+        return (target,) if make_plain_jar(cache.spark, target) else ()
+    except zipfile.BadZipFile as error:
+        raise EnvironmentProblem(f"a jar of Spark's in {cache.spark.jars} is damaged: {error}") from error
 
 
 async def foreground(building: Coroutine[Any, Any, Manifest]) -> Manifest:
@@ -136,13 +143,13 @@ async def foreground(building: Coroutine[Any, Any, Manifest]) -> Manifest:
 
 async def proved(cache: JvmCache, limit_s: float = 60.0) -> None:
     """Start a JVM from ``cache``; :class:`EnvironmentProblem` unless it does."""
-    flags = cache.flags()
-    if not flags:
+    start = cache.start()
+    if not start:
         raise EnvironmentProblem(f"there is no sound cache in {cache.folder}")
     with tempfile.TemporaryDirectory(prefix="slotwise-cache-") as folder:
         training = Training(cache.java, cache.spark, cache.bridge_jar, Path(folder))
         try:
-            await asyncio.wait_for(training.check(flags), limit_s)
+            await asyncio.wait_for(training.check(start), limit_s)
         except TimeoutError:
             raise EnvironmentProblem(f"a JVM that starts from {cache.folder} did not end in {limit_s:g} s") from None
 

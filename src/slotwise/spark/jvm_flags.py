@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from slotwise.model.resources import GIB
@@ -40,6 +41,20 @@ HOT_LATER = (
 """Ten times as many calls and loops as by HotSpot's defaults before its optimising compiler takes up a method. In a
 job's first seconds that compiler takes half of all processor time otherwise, mostly for what is soon over; until then
 methods run as the quick compiler has made them. Work with many rows gets there in a fraction of a second more."""
+
+
+@dataclass(frozen=True)
+class FromCache:
+    """How a JVM starts from a cache: with options, and jars that come first on its class path. Empty: from none."""
+
+    flags: tuple[str, ...] = ()
+    jars: tuple[Path, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.flags)
+
+
+NO_CACHE = FromCache()
 
 
 def file_names(java: Java, own_base: bool) -> tuple[str, ...]:

@@ -28,7 +28,7 @@ from slotwise.spark.conf import job_sizes
 from slotwise.spark.home import SparkHome
 from slotwise.spark.java import Java
 from slotwise.spark.jvm_files import argument_file
-from slotwise.spark.jvm_flags import OPTION_VARIABLES, base_flags, make_flags, quiet_flags, record_flags
+from slotwise.spark.jvm_flags import OPTION_VARIABLES, FromCache, base_flags, make_flags, quiet_flags, record_flags
 
 _PROGRAM = Path(__file__).with_name("jvm_training_program.py")
 _DRIVER = AllocationId("training")
@@ -47,7 +47,8 @@ _LEFT_OUT = (
 class Training:
     """One training run in ``folder``, which is there, empty and on the disk of the cache. Nothing is left running.
 
-    ``base``: where an archive of Java's own classes is to be made first, because this Java brings none.
+    ``base``: where an archive of Java's own classes is to be made first, because this Java brings none. ``jars``: come
+    first on the class path, in their final place.
     """
 
     java: Java
@@ -55,6 +56,7 @@ class Training:
     bridge_jar: Path
     folder: Path
     base: Path | None = None
+    jars: tuple[Path, ...] = ()
     env: Mapping[str, str] = field(default_factory=lambda: dict(os.environ), repr=False)
     _children: list[subprocess.Popen[bytes]] = field(default_factory=list, repr=False)
 
@@ -78,11 +80,12 @@ class Training:
         finally:
             self.kill()
 
-    async def check(self, flags: tuple[str, ...]) -> None:
-        """Raise :class:`EnvironmentProblem` unless a JVM with ``flags`` finds a class of Spark in the cache."""
+    async def check(self, start: FromCache) -> None:
+        """Raise :class:`EnvironmentProblem` unless a JVM that starts so finds a class of Spark in the cache."""
         try:
-            slot = self._slot("check", flags)
-            arguments = ["-cp", os.pathsep.join(launch.spark_class_path(slot)), *flags]
+            slot = self._slot("check", start.flags)
+            class_path = [*map(str, start.jars), *launch.spark_class_path(slot)]
+            arguments = ["-cp", os.pathsep.join(class_path), *start.flags]
             arguments += [*launch.module_options(self.java.major), f"-Xlog:class+load=info:file={_CLASSES}:none"]
             argv = (str(self.java.path), f"@{slot.directory / 'check.args'}", launch.EXECUTOR_CLASS)
             files = {"check.args": argument_file(arguments)}
@@ -180,7 +183,7 @@ class Training:
             job_id="training",
             bridge_port=bridge.port if bridge else 0,
             bridge_token=bridge.admit(_DRIVER) if bridge else "",
-            jvm_cache=flags,
+            jvm_cache=FromCache(flags, self.jars),
             base_env={**{k: v for k, v in self.env.items() if k not in _LEFT_OUT}, "TMPDIR": str(self.folder)},
         )
 

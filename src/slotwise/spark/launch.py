@@ -24,7 +24,7 @@ from slotwise.model.process import DriverProcess, ExecutorProcess
 from slotwise.model.resources import MIB
 from slotwise.spark.java import Java
 from slotwise.spark.jvm_files import argument_file, log_configuration, names_log_configuration
-from slotwise.spark.jvm_flags import HOT_LATER, fits
+from slotwise.spark.jvm_flags import HOT_LATER, NO_CACHE, FromCache, fits
 
 MASTER = "spark+slotwise://embedded"
 GATEWAY_CLASS = "org.apache.spark.api.python.PythonGatewayServer"
@@ -70,11 +70,10 @@ class SlotContext:
     workers reach this one. ``python``: the worker's interpreter, which has pyspark; ``python_zips``: pyspark and py4j
     as archives for interpreters that lack them (``SparkHome.python_zips``). ``base_env``: the environment that
     processes inherit (variables that start with SLOTWISE_ are left out). ``bridge_port`` and ``bridge_token``: where
-    the driver's JVM finds its worker on loopback; executors need neither. ``jvm_cache``: options for starting from a
-    cache of loaded classes (``slotwise.spark.jvm_flags``), left out where the process cannot. ``resource_addresses``:
-    the addresses of extended resources (GPU indexes, …) that this slot may use, by name. ``executor_python``: what
-    executors call the job's interpreter, relative to their slots' folders, where the job has an environment of its own.
-    ``warm_rounds``: how much work a JVM does for itself before it waits.
+    the driver's JVM finds its worker on loopback; executors need neither. ``jvm_cache``: how JVMs start from a
+    cache of loaded classes, where they can. ``resource_addresses``: the addresses of extended resources (GPU indexes,
+    …) that this slot may use, by name. ``executor_python``: what executors call the job's interpreter, relative to
+    their slots' folders, where the job has its own. ``warm_rounds``: how much a JVM does for itself before it waits.
     """
 
     java: Java
@@ -88,7 +87,7 @@ class SlotContext:
     bridge_token: str = ""
     python_zips: tuple[Path, ...] = ()
     log_level: str = "WARN"
-    jvm_cache: tuple[str, ...] = ()
+    jvm_cache: FromCache = NO_CACHE
     base_env: Mapping[str, str] = field(default_factory=dict, repr=False)
     resource_addresses: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     executor_python: str = ""
@@ -138,7 +137,7 @@ def driver_jvm_command(process: DriverProcess, slot: SlotContext) -> Command:
     ]
     env = _base_env(slot)
     env.update(spec.env)
-    cache = slot.jvm_cache if fits(slot.java, spec.driver.heap_bytes, options, env, own_classes) else ()
+    cache = slot.jvm_cache if fits(slot.java, spec.driver.heap_bytes, options, env, own_classes) else NO_CACHE
     jvm = _Jvm(slot, class_path, spec.driver.heap_bytes, spec.driver.cores, options, cache, conf)
     env.update(
         SPARK_HOME=str(slot.spark_home),
@@ -194,7 +193,7 @@ def executor_command(process: ExecutorProcess, slot: SlotContext) -> Command:
     ]
     env = _base_env(slot)
     env.update(launch.env)
-    cache = slot.jvm_cache if fits(slot.java, process.size.heap_bytes, options, env, launch.class_path) else ()
+    cache = slot.jvm_cache if fits(slot.java, process.size.heap_bytes, options, env, launch.class_path) else NO_CACHE
     class_path = [*launch.class_path, *spark_class_path(slot)]
     jvm = _Jvm(slot, class_path, process.size.heap_bytes, process.size.cores, options, cache, launch.startup_conf)
     if "SPARK_HOME" in launch.env:
@@ -234,10 +233,10 @@ def warm_command(slot: SlotContext, heap_bytes: int, cores: int, *, driver: bool
     env["SPARK_LOCAL_IP"] = "127.0.0.1"
     env["SPARK_LOCAL_DIRS"] = str(slot.directory / "local")
     env["PYSPARK_PIN_THREAD"] = "true"
-    cache = slot.jvm_cache if fits(slot.java, heap_bytes, (), env, ()) else ()
+    cache = slot.jvm_cache if fits(slot.java, heap_bytes, (), env, ()) else NO_CACHE
     # The heap never shrinks below what it has at first, a part of the machine's memory if nobody says.
-    options = (f"-Xms{_WARM_HEAP_BYTES // MIB}m", *cache)
-    jvm = _Jvm(slot, spark_class_path(slot), heap_bytes, cores, (), options, {})
+    start = FromCache((f"-Xms{_WARM_HEAP_BYTES // MIB}m", *cache.flags), cache.jars)
+    jvm = _Jvm(slot, spark_class_path(slot), heap_bytes, cores, (), start, {})
     practice = str(_practice_file(slot)) if driver else ""
     return jvm.command("warm", (WARM_CLASS, str(slot.warm_rounds), practice), env, str(slot.directory))
 
@@ -393,14 +392,14 @@ def module_options(java_major: int) -> list[str]:
 
 @dataclass(frozen=True)
 class _Jvm:
-    """What the JVMs have in common. ``user_options`` are the job's own, ``cache`` those for a cache of classes."""
+    """What the JVMs have in common. ``user_options`` are the job's own, ``cache``: where it starts from."""
 
     slot: SlotContext
     class_path: Iterable[str]
     heap_bytes: int
     cores: int
     user_options: Iterable[str]
-    cache: Iterable[str]
+    cache: FromCache
     conf: Mapping[str, str]
 
     def command(
@@ -409,7 +408,8 @@ class _Jvm:
         slot, user = self.slot, list(self.user_options)
         class_path = os.pathsep.join(self.class_path)
         options = self._options()
-        arguments = ["-cp", class_path, "-XX:+IgnoreUnrecognizedVMOptions", *HOT_LATER, *self.cache, *options]
+        arguments = ["-cp", os.pathsep.join([*map(str, self.cache.jars), class_path])]
+        arguments += ["-XX:+IgnoreUnrecognizedVMOptions", *HOT_LATER, *self.cache.flags, *options]
         all_files = dict(files or {})
         if not names_log_configuration(user):
             arguments.append(f"-Dlog4j2.configurationFile={(slot.directory / 'log4j2.properties').as_uri()}")

@@ -28,6 +28,7 @@ from slotwise.spark.home import SparkHome, find_spark
 from slotwise.spark.java import Java, find_java
 from slotwise.spark.jvm_cache import JvmCache
 from slotwise.spark.jvm_cache_keeper import CacheKeeper, KeeperPolicy
+from slotwise.spark.jvm_flags import NO_CACHE, FromCache
 from slotwise.spark.warm_pool import WarmPool
 from slotwise.spark.warm_unit import DRIVER, EXECUTOR, Commands, Shape, Unit, Waiting
 
@@ -137,7 +138,7 @@ class SparkLauncher:
             bridge_port=self._bridge.port,
             bridge_token=self._bridge.admit(allocation) if isinstance(spec, DriverProcess) else "",
             python_zips=installed.spark.python_zips,
-            jvm_cache=await self._cache_options(installed),
+            jvm_cache=await self._from_cache(installed),
             base_env=os.environ,
             warm_rounds=self._warm_rounds,
             resource_addresses=(
@@ -180,7 +181,7 @@ class SparkLauncher:
             directory=directory,
             host=self._host,
             job_id="",
-            jvm_cache=await self._cache_options(installed, used=False),
+            jvm_cache=await self._from_cache(installed, used=False),
             base_env=os.environ,
             warm_rounds=self._warm_rounds,
         )
@@ -241,13 +242,15 @@ class SparkLauncher:
     def _take(self, shape: Shape, command: launch.Command, slot_dir: Path, staged: Collection[str] = ()) -> Unit | None:
         return None if self.pool is None else self.pool.take(shape, command, slot_dir, staged)
 
-    async def _cache_options(self, installed: _Installed, *, used: bool = True) -> tuple[str, ...]:
+    async def _from_cache(self, installed: _Installed, *, used: bool = True) -> FromCache:
         if installed.cache is None or self._keeper is None:
-            return ()
-        flags = await self._cache_flags(installed.cache)
+            return NO_CACHE
+        # The first look reads the whole file; who asks meanwhile waits for it rather than reading it too.
+        async with self._lock:
+            start = await asyncio.to_thread(installed.cache.start)
         if used:
-            self._keeper.process_started(cached=bool(flags))
-        return flags
+            self._keeper.process_started(cached=bool(start))
+        return start
 
     def tell(self, allocation: AllocationId, directives: DriverDirectives) -> None:
         """Pass directives on to the driver's JVM."""
@@ -287,11 +290,6 @@ class SparkLauncher:
             if self._installed is None:
                 self._installed = await asyncio.to_thread(_find_installed, self._cache_root)
             return self._installed
-
-    async def _cache_flags(self, cache: JvmCache) -> tuple[str, ...]:
-        # The first look reads the whole file; who asks meanwhile waits for it rather than reading it too.
-        async with self._lock:
-            return await asyncio.to_thread(cache.flags)
 
     def _cache_wanted(self) -> bool:
         if self._installed is None or self._cache_root is None:
