@@ -28,7 +28,7 @@ spark.range(0, 3_000_000, 1, 4).selectExpr(
     "id", "id % 1003 as k", "hash(id) as h", "cast(id % 5000 as string) as s", "timestamp_seconds(id * 37) as t",
     "rand(3) as x", "array(id % 3, id % 5, id % 7) as a",
 ).write.parquet(folder + "/rows")
-def work(number):
+def work():
     rows = spark.read.parquet(folder + "/rows")
     month = f.date_trunc("month", "t").alias("m")
     first = f.row_number().over(Window.partitionBy("k").orderBy("h"))
@@ -47,9 +47,9 @@ def work(number):
     pairs.reduceByKey(lambda one, other: one + other).count()
     rows.select("id", "k", "s").write.mode("overwrite").parquet(f"{folder}/copy")
 passes = []
-for number in range(5):
+for _ in range(5):
     began = time.time()
-    work(number)
+    work()
     passes.append(time.time() - began)
 print(json.dumps(passes), flush=True)
 spark.stop()

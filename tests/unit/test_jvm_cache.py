@@ -7,7 +7,6 @@ import os
 import shutil
 import sys
 import time
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -37,7 +36,7 @@ from slotwise.spark.jvm_cache_builder import BusyError, Code, build
 from slotwise.spark.jvm_cache_keeper import CacheKeeper, KeeperPolicy
 from slotwise.spark.jvm_flags import FromCache, base_flags, file_names, fits, make_flags, record_flags, use_flags
 from slotwise.spark.launch import driver_jvm_command, executor_command
-from slotwise.spark.plain_jars import PLAIN_JAR, make_plain_jar
+from slotwise.spark.plain_jars import PLAIN_JAR
 from tests.unit.test_spark_launch import arguments, driver, executor, slot
 
 J17 = Java(Path("/jdk/bin/java"), 17, "test")
@@ -147,50 +146,6 @@ def test_driver_and_executor_start_from_the_cache() -> None:
     assert not set(flags) & set(arguments(driver_jvm_command(first, context)))
     by_env = driver(env={"JAVA_TOOL_OPTIONS": "-agentpath:/a.so"})
     assert not set(flags) & set(arguments(driver_jvm_command(by_env, context)))
-
-
-def test_a_jvm_that_waits_can_take_an_order_from_before_the_cache_was_made() -> None:
-    start = FromCache(("-XX:AOTCache=/c/spark.aot",), (Path("/c/janino.jar"),))
-    before, after = (driver_jvm_command(driver(), slot(jvm_cache=cache)) for cache in (FromCache(), start))
-    assert before.handover is not None
-    assert after.handover is not None
-    assert before.handover.key == after.handover.key
-
-
-# ---- the jar without a signature ----
-
-
-def jar(path: Path, *names: str) -> None:
-    with zipfile.ZipFile(path, "w") as made:
-        for name in names:
-            made.writestr(name, f"{path.name}:{name}")
-
-
-def test_signed_jars_of_the_compiler_are_copied_without_their_signature(machine: Machine, tmp_path: Path) -> None:
-    jar(
-        machine.jars / "janino-3.1.9.jar",
-        "META-INF/MANIFEST.MF",
-        "META-INF/DUMMY.SF",
-        "META-INF/DUMMY.DSA",
-        "j/A.class",
-    )
-    jar(machine.jars / "commons-compiler-3.1.9.jar", "META-INF/DUMMY.SF", "c/B.class", "c.properties")
-    # Others may have to be signed, and unsigned ones are what they should be.
-    jar(machine.jars / "provider.jar", "META-INF/P.SF", "p/C.class")
-    target = tmp_path / "plain.jar"
-    assert make_plain_jar(machine.spark, target)
-    with zipfile.ZipFile(target) as made:
-        assert sorted(made.namelist()) == ["c.properties", "c/B.class", "j/A.class"]
-        assert made.read("j/A.class") == b"janino-3.1.9.jar:j/A.class"
-    first = target.read_bytes()
-    assert make_plain_jar(machine.spark, target)
-    assert target.read_bytes() == first
-
-
-def test_where_the_compiler_is_not_signed_no_jar_is_made(machine: Machine, tmp_path: Path) -> None:
-    jar(machine.jars / "janino-3.1.9.jar", "META-INF/MANIFEST.MF", "j/A.class")
-    assert not make_plain_jar(machine.spark, tmp_path / "plain.jar")
-    assert not (tmp_path / "plain.jar").exists()
 
 
 def test_a_cache_says_which_jars_come_first(machine: Machine) -> None:

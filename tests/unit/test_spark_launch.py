@@ -14,6 +14,7 @@ from slotwise.model.process import DriverProcess, ExecutorLaunch, ExecutorProces
 from slotwise.spark.conf import job_sizes
 from slotwise.spark.java import Java
 from slotwise.spark.jvm_files import argument_file
+from slotwise.spark.jvm_flags import NO_CACHE, FromCache
 from slotwise.spark.launch import (
     Command,
     SlotContext,
@@ -138,6 +139,14 @@ def test_what_a_job_says_of_its_compilers_holds(role: str) -> None:
     words = [word for word in arguments(command) if word.startswith("-XX:Tier4InvocationThreshold=")]
     # The last one counts for Java.
     assert words == ["-XX:Tier4InvocationThreshold=50000", own]
+
+
+def test_a_jvm_that_waited_before_the_cache_was_made_can_take_a_later_order() -> None:
+    start = FromCache(("-XX:AOTCache=/c/spark.aot",), (Path("/c/janino.jar"),))
+    before, after = (driver_jvm_command(driver(), slot(jvm_cache=cache)) for cache in (NO_CACHE, start))
+    assert before.handover is not None
+    assert after.handover is not None
+    assert before.handover.key == after.handover.key
 
 
 def test_no_secret_on_any_command_line() -> None:

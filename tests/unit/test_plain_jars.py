@@ -1,0 +1,50 @@
+"""The copy of Spark's signed Janino that a cache of loaded classes can hold."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from slotwise.spark.home import SparkHome
+from slotwise.spark.plain_jars import make_plain_jar
+
+
+@pytest.fixture
+def spark(tmp_path: Path) -> SparkHome:
+    (tmp_path / "pyspark" / "jars").mkdir(parents=True)
+    return SparkHome(tmp_path / "pyspark", "4.3.0")
+
+
+def jar(path: Path, *names: str) -> None:
+    with zipfile.ZipFile(path, "w") as made:
+        for name in names:
+            made.writestr(name, f"{path.name}:{name}")
+
+
+def test_signed_jars_of_the_compiler_are_copied_without_their_signature(spark: SparkHome, tmp_path: Path) -> None:
+    jar(
+        spark.jars / "janino-3.1.9.jar",
+        "META-INF/MANIFEST.MF",
+        "META-INF/DUMMY.SF",
+        "META-INF/DUMMY.DSA",
+        "j/A.class",
+    )
+    jar(spark.jars / "commons-compiler-3.1.9.jar", "META-INF/DUMMY.SF", "c/B.class", "c.properties")
+    # Others may have to be signed, and unsigned ones are what they should be.
+    jar(spark.jars / "provider.jar", "META-INF/P.SF", "p/C.class")
+    target = tmp_path / "plain.jar"
+    assert make_plain_jar(spark, target)
+    with zipfile.ZipFile(target) as made:
+        assert sorted(made.namelist()) == ["c.properties", "c/B.class", "j/A.class"]
+        assert made.read("j/A.class") == b"janino-3.1.9.jar:j/A.class"
+    first = target.read_bytes()
+    assert make_plain_jar(spark, target)
+    assert target.read_bytes() == first
+
+
+def test_where_the_compiler_is_not_signed_no_jar_is_made(spark: SparkHome, tmp_path: Path) -> None:
+    jar(spark.jars / "janino-3.1.9.jar", "META-INF/MANIFEST.MF", "j/A.class")
+    assert not make_plain_jar(spark, tmp_path / "plain.jar")
+    assert not (tmp_path / "plain.jar").exists()
