@@ -13,7 +13,7 @@ import pytest
 
 from tests.integration.clusters import NO_WARM_UNITS, PROGRAMS, SMALL, Cluster, sandbox_at, wait_for
 
-pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 OPTIONS = (
     *("-D", "taskmanager.warm.quiet-time=0 s"),
@@ -83,6 +83,10 @@ def looks(warm: Warm) -> list[dict[str, Any]]:
     """What a job sees in processes that waited."""
     warm.until_ready()
     waiting = {process.pid for process in warm.sandbox.processes("WarmJvm")}
+    # They have practised with others, which are gone, and without an error.
+    assert warm.sandbox.processes("PracticeDriver") == warm.sandbox.processes("CoarseGrainedExecutor") == []
+    for said in warm.sandbox.temporary.glob("**/.warm-*/*"):
+        assert said.name not in ("jvm.log", "program.err") or said.read_text() == ""
     found = warm.look("alpha")
     assert found["pid"] in waiting
     return [found]
@@ -120,6 +124,7 @@ def test_a_warm_jvm_has_forgotten_its_own_work(warm: Warm, looks: list[dict[str,
         assert "warm-up" not in json.dumps({**look, "executor": {}}, default=str)
 
 
+@pytest.mark.long
 def test_nothing_of_a_job_is_seen_by_the_next(warm: Warm, looks: list[dict[str, Any]]) -> None:
     (one,) = looks
     warm.until_ready()
@@ -131,11 +136,13 @@ def test_nothing_of_a_job_is_seen_by_the_next(warm: Warm, looks: list[dict[str, 
     assert other["executor_properties"]["looks.around"] in (None, "null")
 
 
+@pytest.mark.long
 def test_hits_and_misses_are_counted(warm: Warm, looks: list[dict[str, Any]]) -> None:
     # The first job's two processes found nothing of their size.
     wait_for(lambda: warm.counts().get("misses") == 2 and warm.counts().get("hits", 0) >= 2, 30, "the counts")
 
 
+@pytest.mark.long
 def test_a_job_that_changes_the_jvm_itself_gets_one_of_its_own(warm: Warm) -> None:
     warm.until_ready()
     waiting = {process.pid for process in warm.sandbox.processes("WarmJvm")}
@@ -144,6 +151,7 @@ def test_a_job_that_changes_the_jvm_itself_gets_one_of_its_own(warm: Warm) -> No
     assert look["properties"]["my.own"] == "1"
 
 
+@pytest.mark.long
 def test_one_that_was_killed_while_it_waited_costs_no_job(warm: Warm) -> None:
     warm.until_ready()
     for process in warm.sandbox.processes("WarmJvm"):
@@ -151,6 +159,7 @@ def test_one_that_was_killed_while_it_waited_costs_no_job(warm: Warm) -> None:
     assert warm.look("delta")["rows"] == 2
 
 
+@pytest.mark.long
 def test_a_worker_that_is_told_to_go_takes_what_waits_with_it(warm: Warm) -> None:
     warm.until_ready()
     began = time.monotonic()

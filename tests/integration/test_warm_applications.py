@@ -11,7 +11,7 @@ import pytest
 from slotwise.client import Client, read_token
 from tests.integration.clusters import PROGRAMS, SMALL, Cluster, sandbox_at, wait_for
 
-pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 KEPT = (
     *("-D", "jobmanager.warm-applications.max=1"),
@@ -90,6 +90,7 @@ def test_a_job_of_the_kind_gets_the_application_that_waits(apps: Apps) -> None:
     assert "deployed" not in events
 
 
+@pytest.mark.long
 def test_none_is_used_twice(apps: Apps) -> None:
     one = apps.until_waiting()
     apps.run("three")
@@ -97,6 +98,7 @@ def test_none_is_used_twice(apps: Apps) -> None:
     assert not one & other
 
 
+@pytest.mark.long
 def test_settings_that_a_session_may_change_are_changed(apps: Apps) -> None:
     waiting = apps.until_waiting()
     found = apps.run("spark.sql.shuffle.partitions=3")
@@ -105,6 +107,7 @@ def test_settings_that_a_session_may_change_are_changed(apps: Apps) -> None:
     assert apps.first["partitions"] != ["3", "3"]  # type: ignore[attr-defined]
 
 
+@pytest.mark.long
 def test_a_program_that_asks_for_other_settings_gets_a_context_with_them(apps: Apps) -> None:
     waiting = apps.until_waiting()
     found = apps.run("spark.ui.enabled=false")
@@ -114,6 +117,7 @@ def test_a_program_that_asks_for_other_settings_gets_a_context_with_them(apps: A
     assert found["rows"] == apps.first["rows"]  # type: ignore[attr-defined]
 
 
+@pytest.mark.long
 def test_a_job_of_another_kind_finds_room(apps: Apps) -> None:
     waiting = apps.until_waiting()
     # There is not so much beside the one that waits.
@@ -122,6 +126,7 @@ def test_a_job_of_another_kind_finds_room(apps: Apps) -> None:
     assert found["rows"] == apps.first["rows"]  # type: ignore[attr-defined]
 
 
+@pytest.mark.long
 def test_a_master_that_ends_leaves_none(apps: Apps) -> None:
     apps.until_waiting()
     apps.cluster.stop()

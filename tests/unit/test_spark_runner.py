@@ -178,7 +178,7 @@ def test_a_practice_that_fails_leaves_one_that_waits_as_good_as_ever(tmp_path: P
     waiting.mkdir()
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
-        told = {"port": nobody.getsockname()[1], "secret": "s", "rounds": 1, "conf": {}}
+        told = {"port": nobody.getsockname()[1], "secret": "s", "rounds": 1, "conf": {}, "cluster": {}}
         practice = tmp_path / "practice"
         practice.write_text(json.dumps(told))
         program = tmp_path / "program.py"

@@ -132,11 +132,16 @@ def _use(practice: str) -> None:
         told = json.loads(file.read())
     os.environ.update(PYSPARK_GATEWAY_PORT=str(told["port"]), PYSPARK_GATEWAY_SECRET=told["secret"])
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
     path = practice + "-rows.parquet"
-    for number in range(_CONTEXTS_A_ROUND * told["rounds"]):
-        spark = SparkSession.builder.config(map=told["conf"]).getOrCreate()
+    contexts = [told["conf"]] * (_CONTEXTS_A_ROUND * told["rounds"]) + [told["cluster"]]
+    for number, conf in enumerate(contexts):
+        if number == len(contexts) - 1:
+            jvm: Any = SparkContext._jvm
+            jvm.org.apache.spark.scheduler.cluster.slotwise.WarmJvm.tidy()
+        spark = SparkSession.builder.config(map=conf).getOrCreate()
         if not number:
             spark.range(0, 4000, 1, 2).selectExpr("id % 7 as k", "id as v").write.parquet(path)
         rows = spark.read.parquet(path)

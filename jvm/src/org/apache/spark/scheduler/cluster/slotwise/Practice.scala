@@ -1,10 +1,7 @@
 package org.apache.spark.scheduler.cluster.slotwise
 
-import java.io.{BufferedReader, InputStreamReader}
-import java.net.{InetAddress, ServerSocket}
 import java.nio.charset.StandardCharsets.UTF_8
 import java.nio.file.{Files, Path, StandardCopyOption}
-import java.util.concurrent.{CountDownLatch, TimeUnit}
 
 import org.apache.spark.SparkConf
 import org.apache.spark.api.python.Py4JServer
@@ -18,7 +15,8 @@ private[slotwise] object Practice {
    * A Python has this JVM work as PySpark programs do.
    *
    * This JVM opens a gateway and writes the file `practice`, a JSON object: `port` and `secret` of the gateway, `conf`,
-   * the settings of the context to be made, and `rounds`. The gateway closes when the file `practice.done` is there.
+   * the settings of the contexts to be made, `cluster`, those of the last one, which has an executor, and `rounds`. The
+   * gateway closes when the file `practice.done` is there.
    */
   def withPython(practice: Path, folder: Path, rounds: Int): Unit = {
     val server = new Py4JServer(new SparkConf())
@@ -28,13 +26,18 @@ private[slotwise] object Practice {
       told.put("port", server.getListeningPort)
       told.put("secret", server.secret)
       told.put("rounds", rounds)
-      val conf = told.putObject("conf")
-      WarmUp.conf(folder).getAll.foreach { case (name, value) => conf.put(name, value) }
+      val cluster = PracticeCluster.conf(folder)
+      for ((name, conf) <- Seq("conf" -> WarmUp.conf(folder), "cluster" -> cluster)) {
+        val settings = told.putObject(name)
+        conf.getAll.foreach { case (key, value) => settings.put(key, value) }
+      }
       val written = practice.resolveSibling(s"${practice.getFileName}.new")
       Files.write(written, told.toString.getBytes(UTF_8))
-      Files.move(written, practice, StandardCopyOption.ATOMIC_MOVE)
       val done = practice.resolveSibling(s"${practice.getFileName}.done")
-      while (!Files.exists(done)) Thread.sleep(LookMs)
+      PracticeCluster.withExecutor(cluster.get("spark.authenticate.secret")) {
+        Files.move(written, practice, StandardCopyOption.ATOMIC_MOVE)
+        while (!Files.exists(done)) Thread.sleep(LookMs)
+      }
       Files.delete(done)
     } finally {
       Files.deleteIfExists(practice)
@@ -42,27 +45,4 @@ private[slotwise] object Practice {
       WarmUp.remove(folder)
     }
   }
-
-  /** A worker that wants to know how an application fares, so many times. */
-  def withWorker(times: Int): Unit = for (number <- 1 to times) {
-    val heard = new CountDownLatch(1)
-    val worker = new ServerSocket(0, 1, InetAddress.getLoopbackAddress)
-    try {
-      val link = new BridgeLink(BridgeAddress(worker.getLocalPort, "practice", "practice", "1"), "practice",
-        () => BridgeLink.Json.createObjectNode().put("number", number), _ => heard.countDown())
-      link.start()
-      val connection = worker.accept()
-      try {
-        val lines = new BufferedReader(new InputStreamReader(connection.getInputStream, UTF_8))
-        // The greeting, then the first report.
-        lines.readLine()
-        lines.readLine()
-        connection.getOutputStream.write("{\"directives\": {\"version\": 1}}\n".getBytes(UTF_8))
-        heard.await(LimitMs, TimeUnit.MILLISECONDS)
-        link.close(LimitMs)
-      } finally connection.close()
-    } finally worker.close()
-  }
-
-  private val LimitMs = 1000L
 }

@@ -30,7 +30,10 @@ object WarmApplication {
    * does for itself before, if it has not waited before.
    */
   def begin(conf: SparkConf, rounds: Int): JavaSparkContext = {
-    WarmJvm.warmUp(rounds, Paths.get(System.getenv("SPARK_LOCAL_DIRS")).toAbsolutePath)
+    WarmJvm.warmUp(rounds, Paths.get(System.getenv("SPARK_LOCAL_DIRS")).toAbsolutePath) { place =>
+      WarmUp.rounds(place, rounds)
+      WarmJvm.tidy()
+    }
     val wanted = settings(conf)
     val made = new JavaSparkContext(conf)
     lock.synchronized {

@@ -8,14 +8,16 @@ import java.util.concurrent.atomic.AtomicBoolean
 import javax.management.{JMException, ObjectName}
 
 import scala.jdk.CollectionConverters._
+import scala.util.control.NonFatal
 
 import com.fasterxml.jackson.databind.JsonNode
 import com.sun.management.HotSpotDiagnosticMXBean
 import org.apache.hadoop.security.UserGroupInformation
 
-import org.apache.spark.SparkEnv
+import org.apache.spark.{SparkContext, SparkEnv}
 import org.apache.spark.deploy.SparkHadoopUtil
 import org.apache.spark.executor.CoarseGrainedExecutorBackend
+import org.apache.spark.internal.Logging
 import org.apache.spark.sql.SparkSession
 import org.apache.spark.sql.execution.datasources.FileStatusCache
 import org.apache.spark.sql.internal.StaticSQLConf
@@ -30,11 +32,23 @@ import org.apache.spark.util.Utils
  * In the folder it makes the file `ready`, reads the order from the pipe `order`, and makes the file `taken`. The order is
  * a JSON object: `env` (the whole environment), `properties`, `cwd`, `main` (a class) and `args`.
  */
-object WarmJvm {
+object WarmJvm extends Logging {
 
   def main(arguments: Array[String]): Unit = {
     val folder = Paths.get(arguments(2)).toAbsolutePath
-    warmUp(arguments(0).toInt, folder, Option(arguments(1)).filter(_.nonEmpty).map(Paths.get(_)))
+    val rounds = arguments(0).toInt
+    warmUp(rounds, folder) { place =>
+      if (arguments(1).nonEmpty) {
+        WarmUp.rounds(place, rounds)
+        Practice.withPython(Paths.get(arguments(1)), place, rounds)
+      } else {
+        WarmUp.rounds(place, rounds)
+        tidy()
+        try PracticeCluster.withDriver(place, Applications, rounds)
+        // There is less prepared then.
+        catch { case NonFatal(e) => logWarning("an executor could not practise", e) }
+      }
+    }
     Files.createFile(folder.resolve("ready"))
     // Blocks until somebody writes.
     val order = BridgeLink.Json.readTree(Files.readAllBytes(folder.resolve("order")))
@@ -44,23 +58,22 @@ object WarmJvm {
     Class.forName(order.get("main").asText()).getMethod("main", classOf[Array[String]]).invoke(null, words)
   }
 
-  /** Does `rounds` of work in `folder`, unless this JVM has done so before; with a Python, if `practice` is the file. */
-  private[slotwise] def warmUp(rounds: Int, folder: Path, practice: Option[Path] = None): Unit =
+  /** Does `rounds` of work in `folder`, and practises there, unless this JVM has done so before. */
+  private[slotwise] def warmUp(rounds: Int, folder: Path)(practise: Path => Unit): Unit =
     if (warm.compareAndSet(false, true)) {
       val before = System.getProperties.clone().asInstanceOf[Properties]
       clearSettings()
-      for (round <- 1 to rounds) WarmUp.run(folder.resolve(s"warm-up-$round"), round)
-      practice.foreach { file =>
-        Practice.withPython(file, folder.resolve("warm-up-practice"), rounds)
-        Practice.withWorker(rounds * ContextsARound)
-      }
-      WarmUp.contexts(folder.resolve("warm-up-contexts"), rounds * ContextsARound)
+      val place = folder.resolve("warm-up")
+      if (rounds > 0) practise(place)
+      WarmUp.remove(place)
+      // Of a practice that has failed.
+      SparkContext.getActive.foreach(_.stop())
       clearSettings()
       for (_ <- 1 to Orders) become(order(before))
       forget(before)
     }
 
-  private val ContextsARound = 2
+  private val Applications = 2
   private val Orders = 4
 
   /** An order that changes nothing: what comes after `ready` is to be quick. */
@@ -86,11 +99,17 @@ object WarmJvm {
     // Those that Java and its libraries set on first use are as they would be.
     clearSettings()
     before.stringPropertyNames().asScala.foreach(name => System.setProperty(name, before.getProperty(name)))
-    giveBackMemory()
   }
 
-  private def clearSettings(): Unit =
+  private[slotwise] def clearSettings(): Unit =
     System.getProperties.stringPropertyNames().asScala.filter(_.startsWith("spark.")).foreach(System.clearProperty)
+
+  /** To be called before the last practice: the first one after it finds all compiled code behind a barrier. */
+  def tidy(): Unit = {
+    // Contexts in local mode leave their secrets there, which come before those of others.
+    UserGroupInformation.reset()
+    giveBackMemory()
+  }
 
   /** The heap has grown for work that is over: give the kernel back what is free of it. */
   private def giveBackMemory(): Unit = {
@@ -125,7 +144,7 @@ object WarmJvm {
   private lazy val usualHadoop = new SparkHadoopUtil().conf
 
   /** What `System.getenv` sees, and processes that are started with an environment made from it, as Spark's are. */
-  private def environment: JavaMap[String, String] = {
+  private[slotwise] def environment: JavaMap[String, String] = {
     val field = Class.forName("java.lang.ProcessEnvironment").getDeclaredField("theUnmodifiableEnvironment")
     field.setAccessible(true)
     val unmodifiable = field.get(null)
@@ -138,7 +157,10 @@ object WarmJvm {
 /** An executor of a warm application: it works first, for itself. Arguments: how much, then the executor's own. */
 object WarmExecutor {
   def main(arguments: Array[String]): Unit = {
-    WarmJvm.warmUp(arguments.head.toInt, Paths.get("").toAbsolutePath)
+    WarmJvm.warmUp(arguments.head.toInt, Paths.get("").toAbsolutePath) { place =>
+      WarmUp.rounds(place, arguments.head.toInt)
+      WarmJvm.tidy()
+    }
     CoarseGrainedExecutorBackend.main(arguments.tail)
   }
 }

@@ -15,26 +15,33 @@ import org.apache.spark.util.Utils
  */
 private[slotwise] object WarmUp {
 
-  private val TablesARound = 1
+  private val ContextsARound = 2
   private val Hands = 10
 
-  /** One round of work in local mode, with files below `folder`. */
-  def run(folder: Path, round: Int): Unit = {
+  /** Work in local mode, with files below `folder`. */
+  def rounds(folder: Path, rounds: Int): Unit = {
+    for (round <- 1 to rounds) run(folder.resolve(s"round-$round"), round)
+    contexts(folder.resolve("contexts"), rounds * ContextsARound)
+  }
+
+  private def run(folder: Path, round: Int): Unit = {
     val session = SparkSession.builder().config(conf(folder)).getOrCreate()
     try {
       shakeHands(session.sparkContext)
-      for (number <- 1 to TablesARound) {
-        val path = folder.resolve(s"table-$number").toString
-        val rows = table(session)
-        rows.write.parquet(path)
-        session.read.parquet(path).groupBy("k").count().collect()
-        queries(session, session.read.parquet(path), round * TablesARound + number)
-        pairs(session.sparkContext)
-      }
+      work(session, folder, round)
     } finally {
       session.stop()
       remove(folder)
     }
+  }
+
+  /** That work, in a context that is there and whose executors can read and write below `folder`. */
+  def work(session: SparkSession, folder: Path, round: Int): Unit = {
+    val path = folder.resolve("table").toString
+    table(session).write.parquet(path)
+    session.read.parquet(path).groupBy("k").count().collect()
+    queries(session, session.read.parquet(path), round)
+    pairs(session.sparkContext)
   }
 
   /** The same kind of work in a context that is there, without files: its executors may be on other machines. */
@@ -44,7 +51,7 @@ private[slotwise] object WarmUp {
   }
 
   /** So many contexts, one after the other, with next to no work. */
-  def contexts(folder: Path, count: Int): Unit = try {
+  private def contexts(folder: Path, count: Int): Unit = try {
     for (_ <- 1 to count) {
       val context = new SparkContext(conf(folder))
       try {
@@ -67,6 +74,8 @@ private[slotwise] object WarmUp {
     .set("spark.ui.showConsoleProgress", "false")
     .set("spark.sql.warehouse.dir", folder.resolve("warehouse").toString)
     .set("spark.sql.shuffle.partitions", "2")
+    // By default pages are some tens of megabytes, for a few rows here.
+    .set("spark.buffer.pageSize", "1m")
     .set("spark.authenticate", "true")
     .set("spark.authenticate.secret", java.util.UUID.randomUUID().toString)
     .set("spark.network.crypto.enabled", "true")
