@@ -160,6 +160,20 @@ def test_one_that_was_killed_while_it_waited_costs_no_job(warm: Warm) -> None:
 
 
 @pytest.mark.long
+def test_a_practice_that_breaks_off_costs_no_job(warm: Warm) -> None:
+    warm.until_ready()
+    warm.look("epsilon")
+    # First a driver gets ready, whose executor this is, then an executor.
+    for part in ("CoarseGrainedExecutorBackend", "PracticeDriver"):
+        wait_for(lambda part=part: warm.sandbox.processes(part), 180, "the other side of a practice")  # type: ignore[misc]
+        for process in warm.sandbox.processes(part):
+            process.kill()
+    warm.until_ready()
+    assert warm.look("zeta")["rows"] == 2
+    assert warm.counts()["failed"] == 0
+
+
+@pytest.mark.long
 def test_a_worker_that_is_told_to_go_takes_what_waits_with_it(warm: Warm) -> None:
     warm.until_ready()
     began = time.monotonic()

@@ -1,13 +1,14 @@
-"""The copy of Spark's signed Janino that a cache of loaded classes can hold."""
+"""The copy of parts of Spark's jars that a cache of loaded classes brings."""
 
 from __future__ import annotations
 
+import xml.etree.ElementTree as xml
 import zipfile
 from pathlib import Path
 
 import pytest
 
-from slotwise.spark.home import SparkHome
+from slotwise.spark.home import SparkHome, find_spark
 from slotwise.spark.plain_jars import make_plain_jar
 
 
@@ -42,6 +43,29 @@ def test_signed_jars_of_the_compiler_are_copied_without_their_signature(spark: S
     first = target.read_bytes()
     assert make_plain_jar(spark, target)
     assert target.read_bytes() == first
+
+
+def test_hadoops_default_settings_are_all_there_without_their_descriptions(tmp_path: Path) -> None:
+    installed = find_spark()
+    (original,) = [path for path in installed.jars.glob("*.jar") if path.name.startswith("hadoop-client-api-")]
+    assert make_plain_jar(installed, tmp_path / "plain.jar")
+    with zipfile.ZipFile(original) as jar_, zipfile.ZipFile(tmp_path / "plain.jar") as made:
+        before, after = jar_.read("core-default.xml"), made.read("core-default.xml")
+    assert settings(before) == settings(after)
+    assert len(settings(after)) > 300
+    assert b"<description>" not in after
+    assert len(after) < len(before) / 2
+
+
+def settings(text: bytes) -> list[tuple[str, str | None, str | None]]:
+    found = xml.fromstring(text).findall("property")
+    return [(one.findtext("name", ""), one.findtext("value"), one.findtext("final")) for one in found]
+
+
+def test_settings_that_cannot_be_read_are_left_to_hadoop(spark: SparkHome, tmp_path: Path) -> None:
+    # Its text is no XML.
+    jar(spark.jars / "hadoop-client-api-3.5.0.jar", "core-default.xml")
+    assert not make_plain_jar(spark, tmp_path / "plain.jar")
 
 
 def test_where_the_compiler_is_not_signed_no_jar_is_made(spark: SparkHome, tmp_path: Path) -> None:

@@ -43,8 +43,9 @@ object WarmJvm extends Logging {
         Practice.withPython(Paths.get(arguments(1)), place, rounds)
       } else {
         WarmUp.rounds(place, rounds)
-        tidy()
-        try PracticeCluster.withDriver(place, Applications, rounds)
+        // Secrets of contexts in local mode come before those of others.
+        UserGroupInformation.reset()
+        try PracticeCluster.withDriver(place, rounds)
         // There is less prepared then.
         catch { case NonFatal(e) => logWarning("an executor could not practise", e) }
       }
@@ -73,7 +74,6 @@ object WarmJvm extends Logging {
       forget(before)
     }
 
-  private val Applications = 2
   private val Orders = 4
 
   /** An order that changes nothing: what comes after `ready` is to be quick. */
