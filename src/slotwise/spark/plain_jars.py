@@ -65,7 +65,8 @@ def _defaults(path: Path) -> bytes | None:
             blank.tail = None
         setting.text = None
     settings.text = None
-    return xml.tostring(settings, encoding="utf-8", xml_declaration=True)
+    text: bytes = xml.tostring(settings, encoding="utf-8", xml_declaration=True)
+    return text
 
 
 def _signed(path: Path) -> bool:
