@@ -68,7 +68,7 @@ def test_settings_that_cannot_be_read_are_left_to_hadoop(spark: SparkHome, tmp_p
     assert not make_plain_jar(spark, tmp_path / "plain.jar")
 
 
-def test_where_the_compiler_is_not_signed_no_jar_is_made(spark: SparkHome, tmp_path: Path) -> None:
+def test_where_there_is_nothing_to_make_plainer_no_jar_is_made(spark: SparkHome, tmp_path: Path) -> None:
     jar(spark.jars / "janino-3.1.9.jar", "META-INF/MANIFEST.MF", "j/A.class")
     assert not make_plain_jar(spark, tmp_path / "plain.jar")
     assert not (tmp_path / "plain.jar").exists()

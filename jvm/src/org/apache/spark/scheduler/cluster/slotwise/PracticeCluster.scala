@@ -185,7 +185,8 @@ private[slotwise] class PracticeWorker(launch: ObjectNode => Unit) {
 
 /**
  * The driver for an executor's practice, in a JVM of its own. It writes a line of JSON for each application that wants an
- * executor, and ends with its standard input at the latest. Arguments: a folder, and how many rounds of work the first is to do; the second does one.
+ * executor, and ends with its standard input at the latest. Arguments: a folder, and how many rounds of work the first
+ * application is to do; the second does one.
  */
 object PracticeDriver {
   def main(arguments: Array[String]): Unit = {
@@ -198,7 +199,8 @@ object PracticeDriver {
       val secret = conf.get("spark.authenticate.secret")
       new PracticeWorker(executor => println(executor.put("secret", secret))).during {
         val session = SparkSession.builder().config(conf).getOrCreate()
-        try for (round <- 1 to work) WarmUp.work(session, Path.of(folder, s"$number-$round"), 100 * number + round)
+        // Other queries than those that the executor's JVM has had in local mode: it keeps what it generates.
+        try for (round <- 1 to work) WarmUp.work(session, Path.of(folder, s"$number-$round"), 100 * (number + 1) + round)
         finally session.stop()
       }
     }
