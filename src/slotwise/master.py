@@ -11,14 +11,12 @@ import contextlib
 import glob
 import socket
 import ssl
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
 import structlog
-import uvicorn
 from starlette.applications import Starlette
 
 from slotwise import __version__
@@ -39,7 +37,7 @@ from slotwise.jobmaster.machine import JobMaster
 from slotwise.metrics.http import TimedApp
 from slotwise.metrics.master import MasterMetrics
 from slotwise.metrics.surroundings import MasterGauges, timed_checks
-from slotwise.model.errors import ClusterError, EnvironmentProblem
+from slotwise.model.errors import ClusterError
 from slotwise.model.ids import (
     DISPATCHER,
     RESOURCE_MANAGER,
@@ -57,7 +55,6 @@ from slotwise.protocol.codec import LogData, LogPosition, Mail
 from slotwise.protocol.effects import (
     ConnectionClosed,
     Effects,
-    Event,
     JobMasterExited,
     StartJobMaster,
     StartWorker,
@@ -82,9 +79,10 @@ from slotwise.provisioners.standalone import StandaloneProvisioner
 from slotwise.records import Records
 from slotwise.resourcemanager.machine import ResourceManager, ResourceManagerConfig
 from slotwise.runtime.actor import Actor
-from slotwise.runtime.changes import JOBS, RESOURCES, WORKERS, Changes, job_topic
+from slotwise.runtime.changes import JOBS, RESOURCES, WORKERS, Changes, job_topic, topics
 from slotwise.runtime.clock import RandomIds, monotonic
 from slotwise.runtime.events import EventLog, tell
+from slotwise.runtime.http_server import HttpServer, listen
 from slotwise.runtime.log_retention import remove_outlived
 from slotwise.runtime.logs import SAFE_NAME, LogLimits, LogStore, WorkerLogStore
 from slotwise.tls import ServerTls
@@ -149,8 +147,7 @@ class Master:
         self._workers: dict[Address, asyncio.Queue[Mail]] = {}
         self._clients: dict[Address, asyncio.Future[Message]] = {}
         self._next_client = 0
-        self._server: uvicorn.Server | None = None
-        self._serving: asyncio.Task[None] | None = None
+        self._server: HttpServer | None = None
         self._upkeep: asyncio.Future[Any] | None = None
         self._timers: list[asyncio.TimerHandle] = []
         self._fleet_seen = (0, 0)
@@ -176,8 +173,9 @@ class Master:
         """Lead, bind the port, take over what there is, and serve. ``provisioner`` builds what starts workers, once the
         address is known. With ``wait``, stand by while another master leads (``on_wait`` is told who).
 
-        Raises :class:`~slotwise.ha.base.NotLeader` when another master leads, :class:`EnvironmentProblem` when the
-        port cannot be had, :class:`~slotwise.model.errors.StoreError` when the directory cannot be used.
+        Raises :class:`~slotwise.ha.base.NotLeader` when another master leads,
+        :class:`~slotwise.model.errors.EnvironmentProblem` when the port cannot be had,
+        :class:`~slotwise.model.errors.StoreError` when the directory cannot be used.
         """
         # Before anything else: a certificate that cannot be used must not cost the master before its leadership.
         self._tls = self.options.tls.context() if self.options.tls is not None else None
@@ -200,7 +198,7 @@ class Master:
         self.events = EventLog(self.options.directory / "jobs", grant.epoch)
         self.changes = Changes(grant.epoch)
         self.auth.on_revoked.append(self.changes.wake)
-        bound = self._bind(grant.previous_url)
+        bound = listen(self.options.host, self.options.port, grant.previous_url)
         self.port = bound.getsockname()[1]
         self._election.announce(self.url)
         self.crashed = loop.create_future()
@@ -232,30 +230,8 @@ class Master:
 
     async def _serve(self, bound: socket.socket) -> None:
         self._app = build_app(self)
-        config = uvicorn.Config(
-            TimedApp(self._app, self._app.routes, self.metrics.answered),
-            log_config=None,
-            access_log=False,
-            lifespan="off",
-            ws="websockets-sansio",
-            ws_max_size=16 * 1024 * 1024,
-            timeout_graceful_shutdown=1,
-            proxy_headers=False,
-            server_header=False,
-        )
-        if self._tls is not None:
-            config.load()
-            config.ssl = self._tls
-        server = uvicorn.Server(config)
-        # Signals are the caller's business, not the HTTP server's.
-        server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign,assignment]
-        self._server = server
-        self._serving = asyncio.get_running_loop().create_task(server.serve(sockets=[bound]))
-        while not server.started:
-            if self._serving.done():
-                await self._serving
-                raise EnvironmentProblem("the HTTP server ended while it was starting")
-            await asyncio.sleep(0.005)
+        self._server = HttpServer(TimedApp(self._app, self._app.routes, self.metrics.answered), bound, self._tls)
+        await self._server.started()
         self._serves = True
 
     def not_ready(self) -> str:
@@ -297,34 +273,6 @@ class Master:
         """Whether the worker is registered."""
         return worker in self.resource_manager.slots.workers
 
-    def _bind(self, previous_url: str | None) -> socket.socket:
-        """The wanted port; without a wish that of the master before, where its workers look for it."""
-        with contextlib.suppress(OSError, ValueError):
-            before = urlsplit(previous_url or "").port
-            if self.options.port == 0 and before:
-                return self._bind_to(before)
-        try:
-            return self._bind_to(self.options.port)
-        except OSError as error:
-            where = f"{self.options.host}:{self.options.port}"
-            raise EnvironmentProblem(
-                f"cannot listen on {where}: {error.strerror or error}; choose another with --port (0: any free one)"
-            ) from error
-
-    def _bind_to(self, port: int) -> socket.socket:
-        family = socket.AF_INET6 if ":" in self.options.host else socket.AF_INET
-        # With the protocol named, asyncio sets TCP_NODELAY on what it accepts: an answer's body would wait 40 ms for
-        # the acknowledgement of its head.
-        bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            bound.bind((self.options.host, port))
-            bound.listen(256)
-        except OSError:
-            bound.close()
-            raise
-        return bound
-
     def _start_actor(
         self,
         address: Address,
@@ -365,9 +313,8 @@ class Master:
             timer.cancel()
         await self._provisioner.close(grace_s, leave=leave)
         self.changes.close()
-        if self._server is not None and self._serving is not None:
-            self._server.should_exit = True
-            await self._serving
+        if self._server is not None:
+            await self._server.close()
         if self._app is not None:
             await self._app.state.close()
         for actor in list(self._actors.values()):
@@ -420,7 +367,7 @@ class Master:
         if self.options.log_events:
             for event in effects.events:
                 tell(event)
-        self.changes.note(_topics(effects.events))
+        self.changes.note(topics(effects.events))
         if effects.shutdown is not None:
             # Whichever component it is: who knows of a newer leader of it has been told by another master.
             self._end(
@@ -590,12 +537,3 @@ class Master:
         answer = await self.ask(BlockWorker(worker, blocked), RESOURCE_MANAGER)
         if not isinstance(answer, WorkerBlocked) or not answer.known:
             raise ClusterError(f"there is no worker {worker}")
-
-
-def _topics(events: Iterable[Event]) -> Iterator[str]:
-    """What has changed with these events."""
-    for event in events:
-        if event.job is not None:
-            yield from (JOBS, job_topic(event.job))
-        if event.worker is not None or event.name == "declared":
-            yield from (WORKERS, RESOURCES)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+
+from slotwise.protocol.effects import Event
 
 PAUSE_S = 0.2
 _TOPICS = 10_000
@@ -18,6 +20,15 @@ JOBS, WORKERS, RESOURCES = "jobs", "workers", "resources"
 def job_topic(job: str) -> str:
     """The topic of one job."""
     return f"job:{job}"
+
+
+def topics(events: Iterable[Event]) -> Iterator[str]:
+    """What has changed with these events."""
+    for event in events:
+        if event.job is not None:
+            yield from (JOBS, job_topic(event.job))
+        if event.worker is not None or event.name == "declared":
+            yield from (WORKERS, RESOURCES)
 
 
 class Changes:
