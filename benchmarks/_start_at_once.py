@@ -21,7 +21,7 @@ JOBS = 10
 CORES = 2 * JOBS
 MEMORY = "30g"
 # For twenty processes that warm up one after the other.
-_WARMING_LIMIT_S = 1200.0
+_WARMING_LIMIT_S = 3600.0
 
 
 def measure(directory: Path, rounds: int) -> list[Case]:
