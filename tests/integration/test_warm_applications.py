@@ -30,7 +30,7 @@ class Apps:
 
     def until_waiting(self) -> set[int]:
         """An application waits; the processes of its driver."""
-        wait_for(lambda: self.overview()["warm-applications-waiting"], 120, "a warm application")
+        wait_for(lambda: self.overview()["warm-applications-waiting"], 240, "a warm application")
         return {process.pid for process in [*self.drivers(), *self.sandbox.processes("--warm")]}
 
     @property
@@ -86,6 +86,9 @@ def test_a_job_of_the_kind_gets_the_application_that_waits(apps: Apps) -> None:
         assert (job["name"], job["state"]) == ("the second", "FINISHED")
         events = [event["name"] for event in client.events(job["jid"])]
         assert b'"argv": ["two"]' in b"".join(client.log(job["jid"], "driver-1.out"))
+        said = b"".join(part for name in client.logs(job["jid"]) for part in client.log(job["jid"], name))
+    # Every query of its practice went well, and nobody hears of them.
+    assert b"practi" not in said
     assert events[:2] == ["submitted", "handed-over"]
     assert "deployed" not in events
 

@@ -45,6 +45,7 @@ from typing import Any, NoReturn, Optional
 _SIGTERM_CODE = 143
 _STOP_TIMEOUT_S = 15.0
 _CONTEXTS_A_ROUND = 2
+_READS = 5
 
 
 def main(argv: "list[str]") -> int:
@@ -175,8 +176,12 @@ def _wait_in_context(rounds: int) -> "list[str]":
     SparkContext._initialize_context = begin  # type: ignore[method-assign,assignment]
     spark = SparkSession.builder.getOrCreate()
     control = jvm_side(spark.sparkContext)
-    control.work()
+    files = dict(control.work(rounds))
     _work_a_little(spark)
+    for number in range(_READS):
+        rows = spark.read.format("parquet").options(**files).load()
+        rows.where(rows.v > number).groupBy("k").agg({"v": "sum", "k": "count"}).orderBy("k").collect()
+        rows.groupBy("s").sum("v").collect()
     # As if there had been none: the program makes its own objects, around the same context.
     SparkContext._initialize_context = use  # type: ignore[method-assign,assignment]
     SparkContext._active_spark_context = None

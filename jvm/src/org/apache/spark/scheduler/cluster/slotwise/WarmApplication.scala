@@ -1,6 +1,7 @@
 package org.apache.spark.scheduler.cluster.slotwise
 
-import java.nio.file.Paths
+import java.nio.file.{Path, Paths}
+import java.util.{Map => JavaMap}
 
 import com.fasterxml.jackson.databind.JsonNode
 import com.fasterxml.jackson.databind.node.ObjectNode
@@ -23,14 +24,12 @@ object WarmApplication {
   private var waits = false
   private var program = ""
 
-  private val Rounds = 10
-
   /**
    * Makes the context with the settings that a program without any of its own would ask for. `rounds`: how much this JVM
    * does for itself before, if it has not waited before.
    */
   def begin(conf: SparkConf, rounds: Int): JavaSparkContext = {
-    WarmJvm.warmUp(rounds, Paths.get(System.getenv("SPARK_LOCAL_DIRS")).toAbsolutePath) { place =>
+    WarmJvm.warmUp(rounds, folder) { place =>
       WarmUp.rounds(place, rounds)
       WarmJvm.tidy()
     }
@@ -43,8 +42,14 @@ object WarmApplication {
     made
   }
 
-  /** Works in the context, on its executors. */
-  def work(): Unit = for (number <- 1 to Rounds) WarmUp.run(SparkSession.active, 100 + number)
+  /** Works in the context, on its executors, at least a little. Returns options for reading the file that it has read. */
+  def work(rounds: Int): JavaMap[String, String] = {
+    val files = PracticeFiles.options(folder)
+    for (number <- 1 to math.max(1, 2 * rounds)) WarmUp.run(SparkSession.active, files, 100 + number)
+    files
+  }
+
+  private def folder: Path = Paths.get(System.getenv("SPARK_LOCAL_DIRS")).toAbsolutePath
 
   /** The work is done: nothing of it is to be seen, and the JobMaster may say what to run. */
   def ready(): Unit = {
