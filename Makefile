@@ -27,6 +27,7 @@ demo: $(READY)  ## Run the main job on real input: the New York flights of 2013
 	$(BIN)/slotwise demo
 
 test: $(READY)  ## Run all tests (real Spark among them)
+	@$(BIN)/slotwise cache >/dev/null 2>&1 || $(BIN)/slotwise cache build || echo "the tests go without, and take longer"
 	$(BIN)/python -m pytest
 
 test-long: $(READY)  ## Run the tests that take minutes each

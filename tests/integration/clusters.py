@@ -26,7 +26,11 @@ SMALL = (
     *("--driver-memory", "512m", "--executor-memory", "512m"),
     *("--conf", "spark.driver.memoryOverhead=256m", "--conf", "spark.executor.memoryOverhead=256m"),
 )
-NO_JVM_CACHE = "SLOTWISE_CONF_TASKMANAGER_JVM_CACHE_MODE"
+# Processes start from a cache that is there (`make test` has it made); no test begins to make one by itself.
+JVM_CACHE_THAT_IS_THERE = {
+    "SLOTWISE_CONF_TASKMANAGER_JVM_CACHE_MODE": "auto",
+    "SLOTWISE_CONF_TASKMANAGER_JVM_CACHE_QUIET_TIME": "1000 h",
+}
 NO_WARM_UNITS = "SLOTWISE_CONF_TASKMANAGER_WARM_MODE"
 UPLOADS = "SLOTWISE_CONF_TASKMANAGER_UPLOADS_DIRECTORY"
 SLOT_BYTES = 768 * 1024 * 1024
@@ -54,8 +58,7 @@ class Sandbox:
         self.env = {
             **{key: value for key, value in os.environ.items() if not key.startswith("SLOTWISE_")},
             "SLOTWISE_STATE_DIR": str(directory / "state"),
-            # Or every test would begin to make one.
-            NO_JVM_CACHE: "off",
+            **JVM_CACHE_THAT_IS_THERE,
             NO_WARM_UNITS: "off",
             UPLOADS: str(directory / "uploads"),
             "TEST_MARK": self.mark,

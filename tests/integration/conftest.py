@@ -7,16 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.clusters import NO_JVM_CACHE, NO_WARM_UNITS, Cluster, Sandbox, sandbox_at, wait_for
+from tests.integration.clusters import JVM_CACHE_THAT_IS_THERE, NO_WARM_UNITS, Cluster, Sandbox, sandbox_at, wait_for
 
 
 @pytest.fixture(scope="package", autouse=True)
-def no_jvm_cache() -> Iterator[None]:
-    """Workers that tests start neither use a cache of loaded classes nor begin to make one, nor have processes wait,
-    unless the test says so.
+def nothing_in_the_background() -> Iterator[None]:
+    """Workers that tests start do not begin to make a cache of loaded classes, nor have processes wait, unless the test
+    says so.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(NO_JVM_CACHE, "off")
+        for name, value in JVM_CACHE_THAT_IS_THERE.items():
+            patch.setenv(name, value)
         patch.setenv(NO_WARM_UNITS, "off")
         yield
 

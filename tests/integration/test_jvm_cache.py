@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from slotwise.spark.java import find_java
-from tests.integration.clusters import NO_JVM_CACHE, PROGRAMS, SMALL, Cluster, Sandbox, sandbox_at, wait_for
+from tests.integration.clusters import PROGRAMS, SMALL, Cluster, Sandbox, sandbox_at, wait_for
 
 # Making a cache takes a minute or two.
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(900)]
@@ -66,7 +66,6 @@ def test_a_truncated_cache_is_in_nobodys_way(sandbox: Sandbox, caches: Path, tmp
 
 
 def test_doctor_starts_a_jvm_from_it(sandbox: Sandbox, caches: Path) -> None:
-    sandbox.env[NO_JVM_CACHE] = "auto"
     sandbox.env["SLOTWISE_CONF_TASKMANAGER_JVM_CACHE_DIRECTORY"] = str(caches)
     findings = {entry["check"]: entry for entry in json.loads(sandbox.run("doctor", "--json").stdout)}
     assert findings["JVM cache"]["status"] == "ok"
