@@ -46,7 +46,7 @@ class Warm:
                     found.append(process)
             return found
 
-        wait_for(lambda: len(waiting()) == 2, 180, "what waits")
+        wait_for(lambda: len(waiting()) == 2, 300, "what waits")
         wait_for(lambda: list((self.sandbox.temporary).glob("**/waiting-program/ready")), 60, "a Python that waits")
 
     def look(self, word: str, *options: str) -> dict[str, Any]:
@@ -92,6 +92,7 @@ def looks(warm: Warm) -> list[dict[str, Any]]:
     return [found]
 
 
+@pytest.mark.long
 def test_a_job_finds_its_own_world_in_processes_that_waited(warm: Warm, looks: list[dict[str, Any]]) -> None:
     cold = warm.first  # type: ignore[attr-defined]
     for look in looks:
@@ -111,6 +112,7 @@ def test_a_job_finds_its_own_world_in_processes_that_waited(warm: Warm, looks: l
         assert set(look["modules"]) == set(cold["modules"])
 
 
+@pytest.mark.long
 def test_a_warm_jvm_has_forgotten_its_own_work(warm: Warm, looks: list[dict[str, Any]]) -> None:
     cold = warm.first  # type: ignore[attr-defined]
     for look in looks:
