@@ -65,10 +65,7 @@ class AsyncClient:
     ) -> None:
         self._to = Connection(url, token, token_file, tls)
         self.url = self._to.url
-        try:
-            self._http = httpx.AsyncClient(**self._to.options(timeout_s))
-        except (httpx.InvalidURL, ValueError) as error:
-            raise self._to.wrong_url(error) from error
+        self._http = httpx.AsyncClient(**self._to.options(timeout_s))
 
     async def __aenter__(self) -> AsyncClient:
         return self

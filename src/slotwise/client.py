@@ -86,10 +86,7 @@ class Client:
     ) -> None:
         self._to = Connection(url, token, token_file, tls)
         self.url = self._to.url
-        try:
-            self._http = httpx.Client(**self._to.options(timeout_s))
-        except (httpx.InvalidURL, ValueError) as error:
-            raise self._to.wrong_url(error) from error
+        self._http = httpx.Client(**self._to.options(timeout_s))
 
     def __enter__(self) -> Client:
         return self

@@ -9,7 +9,7 @@ import ssl
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import httpx
 import msgspec
@@ -48,6 +48,22 @@ def default_master_url() -> str:
         return f"http://127.0.0.1:{DEFAULT_PORT}"
 
 
+def master_address(url: str | None) -> str:
+    """``url``, or the default one. Raises :class:`ClusterError` where no master can be at such an address."""
+    address = (url or default_master_url()).rstrip("/")
+    try:
+        httpx.URL(address)
+        parts = urlsplit(address)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError("it has no http:// or https://, or no host")
+        # The sockets of some systems take a port past the last for another one.
+        if parts.port == 0:
+            raise ValueError("port 0 cannot be called")
+    except (ValueError, httpx.InvalidURL) as error:
+        raise ClusterError(f"--master {address}: {error}; write http://HOST:PORT") from error
+    return address
+
+
 def read_token(file: Path | None) -> str:
     """SLOTWISE_TOKEN, else the text of ``file`` (or the default file). Raises :class:`ClusterError`."""
     if file is None and (token := os.environ.get("SLOTWISE_TOKEN")):
@@ -78,7 +94,7 @@ class Connection:
     """Where the master is, whom it is called as, and what its answers mean."""
 
     def __init__(self, url: str | None, token: str | None, token_file: Path | None, tls: ClientTls | None) -> None:
-        self.url = (url or default_master_url()).rstrip("/")
+        self.url = master_address(url)
         self._token = token or read_token(token_file)
         self._tls = tls or ClientTls.of()
 
@@ -95,10 +111,6 @@ class Connection:
             "limits": _LIMITS,
             **({"verify": context} if context is not None else {}),
         }
-
-    def wrong_url(self, error: Exception) -> ClusterError:
-        """The address cannot be one."""
-        return ClusterError(f"--master {self.url}: {error}; write http://HOST:PORT")
 
     def no_answer(self, error: Exception) -> ClusterError:
         """Nobody answers, or not in full."""

@@ -180,6 +180,13 @@ def test_addresses_and_tokens_that_cannot_be(tmp_path: Path, monkeypatch: pytest
             Client("http://127.0.0.1:1", token)
 
 
+def test_a_port_past_the_last_is_not_taken_for_another(service: Served) -> None:
+    """The lower sixteen bits of it are the port of a master that would answer."""
+    host, _, port = service.url.rpartition(":")
+    with pytest.raises(ClusterError, match=r"write http://HOST:PORT"):
+        Client(f"{host}:{int(port) + 2**16}", TOKEN)
+
+
 def test_server_sent_events_are_read_as_the_standard_says() -> None:
     reader = ServerSentEvents()
     lines = [":comment", "id: 1-2", "event: changed", 'data: {"topics":', 'data: ["a"]}', "", "id: 1-3", "", "data", ""]

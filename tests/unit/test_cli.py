@@ -72,6 +72,30 @@ def test_a_mistake_is_one_clear_line_and_code_2(
     assert "Traceback" not in err
 
 
+@pytest.mark.parametrize("command", ["worker", "jobs"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "127.0.0.1:8090",
+        "ftp://a:1",
+        "http://",
+        "http://[",
+        "http://a:x",
+        "http://a:0",
+        "http://a:65536",
+        "http://a:1\x1b",
+    ],
+)
+def test_an_address_that_cannot_be_a_masters_is_one_clear_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: str, url: str
+) -> None:
+    monkeypatch.setenv("SLOTWISE_TOKEN", "c" * 64)
+    code, err = call(capsys, command, "--master", url)
+    assert code == 1, err
+    assert "write http://HOST:PORT" in err
+    assert "Traceback" not in err
+
+
 def test_no_master_is_one_clear_line_and_code_1(capsys: pytest.CaptureFixture[str], program: str) -> None:
     code, err = call(capsys, "jobs", "--master", "http://127.0.0.1:9")
     assert code == 1

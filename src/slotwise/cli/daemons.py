@@ -29,7 +29,8 @@ from slotwise.cli.options import (
     tls_options,
     worker_total,
 )
-from slotwise.client import DEFAULT_PORT, default_master_url, default_token_file, read_token, state_directory
+from slotwise.client import DEFAULT_PORT, default_token_file, read_token, state_directory
+from slotwise.connection import master_address
 from slotwise.model.errors import SlotwiseError, UsageError
 from slotwise.runtime.log_context import hidden
 from slotwise.tls import ServerTls
@@ -393,7 +394,7 @@ def worker(**given: Any) -> int:
     if given["default_slot"]:
         cpus, _, memory = given["default_slot"].partition(":")
         default = worker_total(cpus, memory)
-    url = given["master_url"] or default_master_url()
+    url = master_address(given["master_url"])
     orphan_timeout_s = configuration.get("taskmanager.orphan-timeout")
     if given["orphan_timeout"] is not None:
         orphan_timeout_s = parse_duration(given["orphan_timeout"], "--orphan-timeout")
