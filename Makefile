@@ -26,9 +26,11 @@ $(READY): requirements/dev.lock requirements/java.lock pyproject.toml hatch_buil
 demo: $(READY)  ## Run the main job on real input: the New York flights of 2013
 	$(BIN)/slotwise demo
 
-test: $(READY)  ## Run all tests (real Spark among them)
+# Two at once by default: most tests wait for other processes, and each real cluster takes up to 6 GiB.
+TEST_JOBS ?= 2
+test: $(READY)  ## Run all tests (real Spark among them), TEST_JOBS=2 files at once
 	@$(BIN)/slotwise cache >/dev/null 2>&1 || $(BIN)/slotwise cache build || echo "the tests go without, and take longer"
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadfile
 
 test-long: $(READY)  ## Run the tests that take minutes each
 	$(BIN)/python -m pytest -m long
