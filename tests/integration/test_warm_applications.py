@@ -80,6 +80,9 @@ def test_a_job_of_the_kind_gets_the_application_that_waits(apps: Apps) -> None:
     assert found["names"] == ["the second"] * 3
     assert found["views"] == []
     assert found["executors"] == 2
+    # Spark's pages begin with this program.
+    assert found["told"] == cold["told"]
+    assert min(found["told"]) > 0
     # It was no job before.
     with apps.client as client:
         (job,) = [job for job in client.jobs() if job["jid"] not in before]

@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import urllib.request
 
 from pyspark.sql import SparkSession
 
@@ -12,6 +13,15 @@ for pair in (word for word in sys.argv[1:] if "=" in word):
 spark = builder.getOrCreate()
 context = spark.sparkContext
 rows = spark.range(1000).selectExpr("id % 5 as k").groupBy("k").count().collect()
+
+
+def told(what):
+    """What Spark's own pages tell of the application."""
+    with urllib.request.urlopen(f"{context.uiWebUrl}/api/v1/applications/{context.applicationId}/{what}") as answer:
+        return json.load(answer)
+
+
+context._jsc.sc().listenerBus().waitUntilEmpty()
 print(
     json.dumps(
         {
@@ -28,6 +38,10 @@ print(
             ],
             "views": [table.name for table in spark.catalog.listTables() if table.isTemporary],
             "ui": context.uiWebUrl,
+            "told": [
+                *(len(told(what)) for what in ("jobs", "stages", "sql")),
+                sum(executor["totalTasks"] for executor in told("executors")),
+            ],
             "executors": context._jsc.sc().getExecutorMemoryStatus().size() - 1,
         }
     )

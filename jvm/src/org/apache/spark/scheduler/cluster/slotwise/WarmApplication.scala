@@ -57,6 +57,7 @@ object WarmApplication {
     SparkSession.clearActiveSession()
     sc.listenerBus.waitUntilEmpty()
     backend(sc).forgetProgress()
+    PracticeTraces.forget(sc)
     lock.synchronized { waits = true }
     backend(sc).programSpoke()
   }
