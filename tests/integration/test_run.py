@@ -120,6 +120,12 @@ def test_kill_9_of_the_driver_the_job_starts_again_in_the_same_slot_and_ends_wel
     with running(sandbox, *slow()) as started:
         started.until("joined", 3)
         started.until("started")
+        # A JVM that is killed leaves there what it has unpacked; the sandbox looks whether that is gone.
+        libraries = {
+            map.path for jvm in sandbox.processes("/java ") for map in jvm.memory_maps() if "crypto-" in map.path
+        }
+        assert libraries
+        assert all(path.startswith(str(sandbox.temporary)) for path in libraries), libraries
         for process in sandbox.processes(part):
             if not any(word.endswith("keeper.py") for word in process.cmdline()):
                 process.kill()

@@ -101,6 +101,7 @@ def test_the_drivers_jvm() -> None:
     assert f"-Dspark.authenticate.secret={SECRET}" in words
     assert "-Dlog4j2.configurationFile=file:///slots/a%201/log4j2.properties" in words
     assert "rootLogger.level = WARN" in command.files["log4j2.properties"]
+    assert "-Djava.io.tmpdir=/slots/a 1" in words
     env = command.env
     assert (env["SLOTWISE_BRIDGE_PORT"], env["SLOTWISE_BRIDGE_TOKEN"]) == ("7077", TOKEN)
     assert (env["SLOTWISE_JOB_ID"], env["SLOTWISE_ATTEMPT"]) == ("job-1", "3")

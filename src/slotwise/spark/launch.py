@@ -410,6 +410,8 @@ class _Jvm:
         options = self._options()
         arguments = ["-cp", os.pathsep.join([*map(str, self.cache.jars), class_path])]
         arguments += ["-XX:+IgnoreUnrecognizedVMOptions", *HOT_LATER, *self.cache.flags, *options]
+        # What Java unpacks there (native libraries, above all) stays when the JVM is killed; so it goes with the slot.
+        arguments.append(f"-Djava.io.tmpdir={slot.directory}")
         all_files = dict(files or {})
         if not names_log_configuration(user):
             arguments.append(f"-Dlog4j2.configurationFile={(slot.directory / 'log4j2.properties').as_uri()}")
