@@ -15,6 +15,7 @@ from slotwise.spark.conf import job_sizes
 from slotwise.spark.java import Java
 from slotwise.spark.jvm_files import argument_file
 from slotwise.spark.jvm_flags import NO_CACHE, FromCache
+from slotwise.spark.jvm_modules import module_options
 from slotwise.spark.launch import (
     Command,
     SlotContext,
@@ -23,7 +24,6 @@ from slotwise.spark.launch import (
     driver_program_command,
     executor_command,
     executor_host,
-    module_options,
 )
 
 SECRET = "the-secret"

@@ -18,11 +18,12 @@ _LIVING_ONLY = ("cancel", "scale")
 
 def _call(context: click.Context, path: str) -> Any:
     """What the master says, quickly."""
-    from slotwise.client import Client, default_master_url, read_token
+    from slotwise.client import Client, read_token
 
     file = context.params.get("token_file")
-    url = context.params.get("master_url") or default_master_url()
-    with Client(url, read_token(Path(file) if file else None), timeout_s=_LIMIT_S) as client:
+    with Client(
+        context.params.get("master_url"), read_token(Path(file) if file else None), timeout_s=_LIMIT_S
+    ) as client:
         return client.call("GET", path)
 
 

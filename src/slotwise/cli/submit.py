@@ -12,7 +12,7 @@ import click
 
 from slotwise.cli.console import Screen, job_line
 from slotwise.cli.options import client_tls, job_options, job_spec, master_options
-from slotwise.client import Client, default_master_url, read_token
+from slotwise.client import Client, read_token
 from slotwise.model.errors import ClusterError
 from slotwise.model.resources import format_bytes
 from slotwise.uploading import MODES, UploadPlan, plan_upload, wants_upload
@@ -26,8 +26,7 @@ EXIT_CODES = {"FINISHED": 0, "FAILED": 1, "CANCELED": 130}
 
 def connect(given: dict[str, Any]) -> Client:
     """A client for the master that the options name."""
-    url = given["master_url"] or default_master_url()
-    return Client(url, read_token(given["token_file"]), tls=client_tls(given))
+    return Client(given["master_url"], read_token(given["token_file"]), tls=client_tls(given))
 
 
 @click.command(context_settings={"allow_interspersed_args": False})

@@ -28,7 +28,7 @@ import msgspec
 from slotwise.spark.home import SparkHome
 from slotwise.spark.java import Java
 from slotwise.spark.jvm_flags import FIRST_AOT_MAJOR, NO_CACHE, FromCache, use_flags
-from slotwise.spark.launch import module_options
+from slotwise.spark.jvm_modules import module_options
 
 MANIFEST = "manifest.json"
 LOCK_FILE = "lock"
