@@ -210,6 +210,21 @@ def test_with_resources_asks_for_another_size(worker: Worker, driver: Driver) ->
     )
 
 
+def test_hadoops_settings_travel_without_the_places_where_they_come_from(worker: Worker, driver: Driver) -> None:
+    driver.send(
+        "def look(hadoop):\n"
+        "    names = [each.getKey() for each in hadoop.iterator()]\n"
+        "    told = [name for name in names if hadoop.getPropertySources(name)]\n"
+        "    return [len(names), hadoop.get('io.file.buffer.size'), told]\n"
+        "result = look(sc._jsc.hadoopConfiguration())"
+    )
+    # Needs a private field of Hadoop's Configuration: fails if a version moves it.
+    settings, size, sources = driver.answer()
+    assert settings > 500
+    assert size == "65536"
+    assert sources == []
+
+
 def test_killing_executors_by_hand_reports_them(worker: Worker, driver: Driver) -> None:
     victim = next(key for key in worker.report.registered if worker.executors[key].profile_id == 0)
     driver.send(f"result = sc._jsc.sc().killExecutor({victim!r})")

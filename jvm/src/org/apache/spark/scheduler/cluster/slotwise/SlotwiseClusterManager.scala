@@ -15,6 +15,7 @@ private[spark] class SlotwiseClusterManager extends ExternalClusterManager {
 
   override def createTaskScheduler(sc: SparkContext, masterURL: String): TaskScheduler = {
     AnyProfileManager.install(sc)
+    HadoopSources.forget(sc.hadoopConfiguration)
     new SlotwiseTaskScheduler(sc)
   }
 
