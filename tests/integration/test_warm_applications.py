@@ -45,6 +45,10 @@ class Apps:
     def drivers(self) -> list[Any]:
         return self.sandbox.processes("PythonGatewayServer")
 
+    def practised(self) -> bytes:
+        """What the drivers that are there have said, also before they had a program."""
+        return b"".join(file.read_bytes() for file in self.sandbox.directory.rglob("slots/*/driver-*"))
+
     def run(self, *args: str, options: tuple[str, ...] = ()) -> dict[str, Any]:
         argv = ("submit", "--wait", "--quiet", *SMALL, "--num-executors", "2", *options)
         done = self.sandbox.run(*argv, PROGRAM, *args)
@@ -70,6 +74,8 @@ def apps(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Apps]:
 def test_a_job_of_the_kind_gets_the_application_that_waits(apps: Apps) -> None:
     cold = apps.first  # type: ignore[attr-defined]
     waiting = apps.until_waiting()
+    # Every query of its practice went well.
+    assert b"practi" not in apps.practised()
     with apps.client as client:
         before = {job["jid"] for job in client.jobs()}
     found = apps.run("two", options=("--name", "the second"))
@@ -90,7 +96,6 @@ def test_a_job_of_the_kind_gets_the_application_that_waits(apps: Apps) -> None:
         events = [event["name"] for event in client.events(job["jid"])]
         assert b'"argv": ["two"]' in b"".join(client.log(job["jid"], "driver-1.out"))
         said = b"".join(part for name in client.logs(job["jid"]) for part in client.log(job["jid"], name))
-    # Every query of its practice went well, and nobody hears of them.
     assert b"practi" not in said
     assert events[:2] == ["submitted", "handed-over"]
     assert "deployed" not in events
@@ -129,6 +134,22 @@ def test_a_job_of_another_kind_finds_room(apps: Apps) -> None:
     # There is not so much beside the one that waits.
     found = apps.run("big", options=("--conf", "spark.executor.memory=1g"))
     assert not {found["jvm"], found["python"]} & waiting
+    assert found["rows"] == apps.first["rows"]  # type: ignore[attr-defined]
+
+
+@pytest.mark.long
+def test_what_the_settings_of_a_kind_forbid_is_left_out_of_its_practice(apps: Apps) -> None:
+    other = apps.until_waiting()
+    # No join of the practice can send a table to its executors.
+    kind = ("--conf", "spark.sql.maxBroadcastTableSize=1b")
+    apps.run("small tables", options=kind)
+    wait_for(lambda: not other & apps.until_waiting(), 240, "an application of this kind")
+    waiting = apps.until_waiting()
+    # By the driver's JVM, and by the program's Python.
+    assert b'cannot practise "select' in apps.practised()
+    assert b"cannot practise: " in apps.practised()
+    found = apps.run("small tables again", options=kind)
+    assert {found["python"], found["jvm"]} == waiting
     assert found["rows"] == apps.first["rows"]  # type: ignore[attr-defined]
 
 

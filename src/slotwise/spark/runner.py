@@ -37,6 +37,7 @@ import threading
 import time
 import traceback
 import types
+from collections.abc import Callable
 from typing import Any, NoReturn, Optional
 
 # The syntax of 3.9: this file is not run by Slotwise's own interpreter.
@@ -176,12 +177,10 @@ def _wait_in_context(rounds: int) -> "list[str]":
     SparkContext._initialize_context = begin  # type: ignore[method-assign,assignment]
     spark = SparkSession.builder.getOrCreate()
     control = jvm_side(spark.sparkContext)
-    files = dict(control.work(rounds))
+    files = _try(lambda _: dict(control.work(rounds)), 0)
     _work_a_little(spark)
-    for number in range(_READS):
-        rows = spark.read.format("parquet").options(**files).load()
-        rows.where(rows.v > number).groupBy("k").agg({"v": "sum", "k": "count"}).orderBy("k").collect()
-        rows.groupBy("s").sum("v").collect()
+    for number in range(_READS if files else 0):
+        _try(lambda number: _read(spark.read.format("parquet").options(**files).load(), number), number)
     # As if there had been none: the program makes its own objects, around the same context.
     SparkContext._initialize_context = use  # type: ignore[method-assign,assignment]
     SparkContext._active_spark_context = None
@@ -197,11 +196,32 @@ def _wait_in_context(rounds: int) -> "list[str]":
 def _work_a_little(spark: Any) -> None:
     """Have the driver and its executors do what most programs do, so that they have loaded and compiled it."""
     rows = spark.range(0, 4000, 1, 2).selectExpr("id % 7 as k", "id as v", "concat('n', id % 11) as s")
+    kinds: list[Callable[[int], Any]] = [
+        lambda number: rows.where(rows.v > number).groupBy("k").sum("v").collect(),
+        lambda number: rows.join(rows.groupBy("s").count(), "s").orderBy("v").limit(5 + number).collect(),
+        lambda number: spark.createDataFrame([(1, "a"), (2, "b")], "n int, s string").filter(f"n > {number}").count(),
+        lambda _: spark.sparkContext.parallelize(range(8), 4).map(lambda n: (n % 2, n)).reduceByKey(max).collect(),
+    ]
     for number in range(3):
-        rows.where(rows.v > number).groupBy("k").sum("v").collect()
-        rows.join(rows.groupBy("s").count(), "s").orderBy("v").limit(5 + number).collect()
-        spark.createDataFrame([(1, "a"), (2, "b")], "n int, s string").filter("n > 1").count()
-        spark.sparkContext.parallelize(range(8), 4).map(lambda n: (n % 2, n)).reduceByKey(max).collect()
+        for kind in kinds:
+            _try(kind, number)
+
+
+def _read(rows: Any, number: int) -> None:
+    rows.where(rows.v > number).groupBy("k").agg({"v": "sum", "k": "count"}).orderBy("k").collect()
+    rows.groupBy("s").sum("v").collect()
+
+
+def _try(practice: "Callable[[int], Any]", number: int) -> Any:
+    """The result of a practice; None if it cannot be done. A job's settings may forbid some of them: there is less
+    prepared then.
+    """
+    try:
+        return practice(number)
+    except Exception as error:
+        # Java's exceptions have their own text in the second line.
+        print("cannot practise:", " ".join(str(error).splitlines()[:2]), file=sys.stderr)
+        return None
 
 
 def _read_program(program: str) -> Any:
