@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from _harness import Case, case, median
@@ -48,8 +50,8 @@ STAGES = {
 _QUIET_LOOKS = 5
 
 
-def measure(directory: Path, rounds: int) -> list[Case]:
-    """All stages, and the peer."""
+def measure(directory: Path, rounds: int, stages: Sequence[str]) -> list[Case]:
+    """These stages, and the peer. Each measurement is told on standard error: they take a minute or two each."""
     source = make_input(directory)
     programs = {}
     for name, query in QUERIES.items():
@@ -59,10 +61,11 @@ def measure(directory: Path, rounds: int) -> list[Case]:
     caches = {**os.environ, "SLOTWISE_CONF_TASKMANAGER_JVM_CACHE_DIRECTORY": str(directory / "caches")}
     subprocess.run(slotwise_argv("cache", "build"), env=caches, capture_output=True, check=True)
     cases = []
-    for stage, settings in STAGES.items():
+    for stage in stages:
+        settings = STAGES[stage]
         env = {**caches, "SLOTWISE_STATE_DIR": str(directory / f"state-{stage[:4]}")}
         env.update({f"SLOTWISE_CONF_{key}": value for key, value in settings.items()})
-        ours, memory = _stage(directory, env, source, programs, rounds)
+        ours, memory = _stage(stage, directory, env, source, programs, rounds)
         cases += [
             case(f"first row, {query} query: {stage}", "s", median(ours[query]), median(peer[query]))
             for query in QUERIES
@@ -82,7 +85,7 @@ def make_input(directory: Path) -> Path:
 
 
 def _stage(
-    directory: Path, env: dict[str, str], source: Path, programs: dict[str, Path], rounds: int
+    stage: str, directory: Path, env: dict[str, str], source: Path, programs: dict[str, Path], rounds: int
 ) -> tuple[dict[str, list[float]], list[float]]:
     """Seconds of each query, and what one worker's waiting processes hold."""
     found: dict[str, list[float]] = {name: [] for name in programs}
@@ -111,6 +114,7 @@ def _stage(
                 if last != "FINISHED":
                     raise SystemExit(f"the job ended as {last}")
                 found[name].append(float(marks.read_text()) - began)
+                _tell(stage, name, found)
                 started += 2
     return found, memory
 
@@ -179,4 +183,10 @@ def _spark_submit(directory: Path, source: Path, programs: dict[str, Path], roun
                 subprocess.run(argv, env=env, check=True, capture_output=True)
                 until(marks.exists)
                 found[name].append(float(marks.read_text()) - began)
+                _tell("spark-submit", name, found)
     return found
+
+
+def _tell(stage: str, query: str, found: dict[str, list[float]]) -> None:
+    taken = found[query]
+    print(f"{stage}, {query} query, {len(taken)}: {taken[-1]:.3f} s", file=sys.stderr, flush=True)

@@ -54,6 +54,10 @@ def main() -> None:
         default=3,
         help="measurements of each; the median is shown (of the first cases three at most)",
     )
+    # They import this file's helpers.
+    import _start_at_once
+    import _start_stages
+
     parser.add_argument(
         "--parts",
         nargs="+",
@@ -62,18 +66,21 @@ def main() -> None:
         help="first: to the first task, and memory at rest; stages: to the first row, by what is prepared (a minute a "
         "measurement); at-once: ten jobs (a quarter of an hour to make ready what waits) [default: the first two]",
     )
+    parser.add_argument(
+        "--stages",
+        nargs="+",
+        choices=_start_stages.STAGES,
+        default=list(_start_stages.STAGES),
+        help="which of the stages [default: all]",
+    )
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="start-time-") as folder:
         directory = Path(folder)
         program = directory / "program.py"
         program.write_text(PROGRAM)
-        # It imports this file's helpers.
-        import _start_at_once
-        import _start_stages
-
         cases = measure(directory, program, min(given.rounds, 3)) if "first" in given.parts else []
         if "stages" in given.parts:
-            cases += _start_stages.measure(directory, given.rounds)
+            cases += _start_stages.measure(directory, given.rounds, given.stages)
         if "at-once" in given.parts:
             cases += _start_at_once.measure(directory, min(given.rounds, 3))
         show(cases, given.json)
