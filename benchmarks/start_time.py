@@ -47,6 +47,10 @@ WARMING_LIMIT_S = 300.0
 
 def main() -> None:
     """Measure and print."""
+    # They import this file's helpers.
+    import _start_at_once
+    import _start_stages
+
     parser = arguments(__doc__ or "")
     parser.add_argument(
         "--rounds",
@@ -54,10 +58,6 @@ def main() -> None:
         default=3,
         help="measurements of each; the median is shown (of the first cases three at most)",
     )
-    # They import this file's helpers.
-    import _start_at_once
-    import _start_stages
-
     parser.add_argument(
         "--parts",
         nargs="+",

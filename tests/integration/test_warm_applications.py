@@ -47,7 +47,9 @@ class Apps:
 
     def practised(self) -> bytes:
         """What the drivers that are there have said, also before they had a program."""
-        return b"".join(file.read_bytes() for file in self.sandbox.directory.rglob("slots/*/driver-*"))
+        files = list(self.sandbox.directory.rglob("slots/*/driver-*"))
+        assert files
+        return b"".join(file.read_bytes() for file in files)
 
     def run(self, *args: str, options: tuple[str, ...] = ()) -> dict[str, Any]:
         argv = ("submit", "--wait", "--quiet", *SMALL, "--num-executors", "2", *options)

@@ -22,13 +22,14 @@ from slotwise.model.ids import AllocationId
 from slotwise.model.job import JobSpec
 from slotwise.model.process import DriverDirectives, DriverProcess, DriverReport, ExecutorProcess
 from slotwise.runtime.children import start_child, wait_exit
-from slotwise.spark import jvm_modules, launch
+from slotwise.spark import launch
 from slotwise.spark.bridge import BridgeServer
 from slotwise.spark.conf import job_sizes
 from slotwise.spark.home import SparkHome
 from slotwise.spark.java import Java
 from slotwise.spark.jvm_files import argument_file
 from slotwise.spark.jvm_flags import OPTION_VARIABLES, FromCache, base_flags, make_flags, quiet_flags, record_flags
+from slotwise.spark.jvm_modules import module_options
 
 _PROGRAM = Path(__file__).with_name("jvm_training_program.py")
 _DRIVER = AllocationId("training")
@@ -86,7 +87,7 @@ class Training:
             slot = self._slot("check", start.flags)
             class_path = [*map(str, start.jars), *launch.spark_class_path(slot)]
             arguments = ["-cp", os.pathsep.join(class_path), *start.flags]
-            arguments += [*jvm_modules.module_options(self.java.major), f"-Xlog:class+load=info:file={_CLASSES}:none"]
+            arguments += [*module_options(self.java.major), f"-Xlog:class+load=info:file={_CLASSES}:none"]
             argv = (str(self.java.path), f"@{slot.directory / 'check.args'}", launch.EXECUTOR_CLASS)
             files = {"check.args": argument_file(arguments)}
             # Without arguments it says how to use it, and ends.
