@@ -144,7 +144,10 @@ def test_a_failed_build_says_the_last_words_leaves_nothing_and_can_be_tried_agai
 
 def test_a_build_has_a_time_limit_and_can_be_cancelled(tmp_path: Path, quick: list[Path]) -> None:
     place = Place(tmp_path, timeout_s=0.3)
-    files = script(place, f"echo still busy; sleep 60 & echo $! > {tmp_path}/pid; wait")
+    # What the installer starts takes a while to die: until it has, it may write into what is being removed.
+    large = f"import pathlib, time; m = b'm' * 300_000_000; pathlib.Path('{tmp_path}/large').touch(); time.sleep(60)"
+    start = f'{sys.executable} -I -S -c "{large}"'
+    files = script(place, f"echo still busy; {start} & echo $! > {tmp_path}/pid; wait")
 
     def installer_ended() -> bool:
         return not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}/cwd").exists()
@@ -153,10 +156,10 @@ def test_a_build_has_a_time_limit_and_can_be_cancelled(tmp_path: Path, quick: li
         with pytest.raises(EnvironmentProblem, match=r"(?s)within 0.3 s.*still busy"):
             await place.provide(files, "a")
         assert installer_ended()
-        (tmp_path / "pid").unlink()
+        (tmp_path / "large").unlink(missing_ok=True)
         patient = Place(tmp_path)
         task = asyncio.ensure_future(patient.provide(files, "a"))
-        while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text().strip():
+        while not (tmp_path / "large").exists():
             await asyncio.sleep(0.01)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

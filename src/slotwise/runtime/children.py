@@ -17,6 +17,7 @@ import subprocess
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from time import monotonic
 from typing import IO
 
 import psutil
@@ -125,6 +126,34 @@ def signal_group(pid: int, number: int) -> None:
     """Send a signal to the whole group that ``pid`` leads, if there is anybody left in it."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, number)
+
+
+async def wait_group_gone(pid: int, limit_s: float = 10.0) -> bool:
+    """Wait until nobody runs in the group that ``pid`` led, which has been killed and whose leader has ended: a killed
+    process goes on until it has given its memory back, and may write until then. False when somebody is left after
+    ``limit_s``.
+    """
+    deadline, pause_s = monotonic() + limit_s, 0.002
+    # A leader that lives is of another group, to which the id was given since.
+    while birth(pid) is None and _group_has_members(pid):
+        if monotonic() >= deadline:
+            return False
+        await asyncio.sleep(pause_s)
+        pause_s = min(2 * pause_s, _POLL_S)
+    return True
+
+
+def _group_has_members(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except OSError:
+        return False
+    # A zombie counts as one there, and stays one where the machine's first process reaps none.
+    for pid in psutil.pids():
+        with contextlib.suppress(OSError):
+            if os.getpgid(pid) == group and birth(pid) is not None:
+                return True
+    return False
 
 
 def kill_marked(variable: str, values: Collection[str]) -> int:

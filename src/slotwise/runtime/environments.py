@@ -33,7 +33,7 @@ import structlog
 from slotwise.model.errors import EnvironmentProblem
 from slotwise.model.uploads import UploadedFile
 from slotwise.runtime.blob_cache import BlobCache
-from slotwise.runtime.children import signal_group, start_child, wait_exit
+from slotwise.runtime.children import signal_group, start_child, wait_exit, wait_group_gone
 from slotwise.runtime.clock import monotonic
 from slotwise.runtime.file_lock import locked, remove_locked, try_lock
 from slotwise.runtime.installers import InstallPlan, install_plan
@@ -178,6 +178,8 @@ class Environments:
                 signal_group(process.pid, signal.SIGKILL)
                 with contextlib.suppress(ChildProcessError):
                     process.wait()
+                if not await wait_group_gone(process.pid):
+                    log.warning("what an installer has started does not end", group=process.pid)
                 self._noted(process.pid, False)
             if code != 0:
                 raise EnvironmentProblem(

@@ -17,7 +17,7 @@ from pathlib import Path
 import structlog
 
 from slotwise.model.errors import EnvironmentProblem
-from slotwise.runtime.children import birth, signal_group, start_child, wait_exit, wait_gone
+from slotwise.runtime.children import birth, signal_group, start_child, wait_exit, wait_gone, wait_group_gone
 
 log = structlog.get_logger(__name__)
 
@@ -120,6 +120,9 @@ class Kept:
             await wait_exit(self._process)
         elif self.keeper_birth is not None:
             await wait_gone(self.keeper, self.keeper_birth)
+        # The keeper, a small process, is gone before a JVM that was killed with it.
+        if not await wait_group_gone(self.keeper):
+            log.warning("what a slot has started does not end", name=self.name, group=self.keeper)
 
     def kill(self) -> None:
         """SIGKILL to the group: the keeper, the command, and what is left of what it started."""
