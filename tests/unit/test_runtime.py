@@ -49,6 +49,21 @@ def test_the_tail_is_of_the_last_file_that_says_anything(tmp_path: Path) -> None
     assert tail_lines([tmp_path / "out", tmp_path / "err", tmp_path / "log"]) == ("one", "two")
 
 
+def test_a_long_java_stack_does_not_push_its_cause_out_of_the_last_lines(tmp_path: Path) -> None:
+    def stack(depth: int) -> list[str]:
+        return [f"\tat org.example.Deep.call{number}(Deep.java:{number})" for number in range(depth)]
+
+    outer, inner = (
+        "java.lang.IllegalStateException: outer",
+        "Caused by: java.lang.ClassNotFoundException: no.such.Class",
+    )
+    (tmp_path / "out").write_text("\n".join(["before", outer, *stack(70), inner, *stack(4), "after"]))
+    assert tail_lines([tmp_path / "out"]) == (
+        *("before", outer, *stack(3), "\t... 67 frames more"),
+        *(inner, *stack(4), "after"),
+    )
+
+
 def test_a_folder_is_abandoned_only_when_its_process_ran_here_and_is_gone(tmp_path: Path) -> None:
     claim(tmp_path)
     assert not is_abandoned(tmp_path)

@@ -10,8 +10,9 @@ import contextlib
 import re
 import shutil
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 import msgspec
@@ -29,6 +30,8 @@ _POLL_S = 0.1
 _BEYOND = 2**62
 """An offset that no log reaches: the master answers with what it has."""
 _TAIL_LINES = 25
+# Of a Java stack, in these: its first frames say where, what comes above them says what.
+_FRAMES = 3
 _REMOVED = "logs-removed"
 _MOST_SHARES = 4096
 _WORKER_LOG_BYTES = 1024 * 1024
@@ -299,7 +302,9 @@ class WorkerLogStore:
 
 
 def tail_lines(paths: Iterable[Path], limit: int = _TAIL_LINES) -> tuple[str, ...]:
-    """The last lines that matter of a process's output: of the last of the files that has any."""
+    """The last lines that matter of a process's output: of the last of the files that has any. Of a Java stack, which
+    may be longer than all there is room for, these are its first frames.
+    """
     for path in reversed(list(paths)):
         try:
             with path.open("rb") as file:
@@ -308,7 +313,17 @@ def tail_lines(paths: Iterable[Path], limit: int = _TAIL_LINES) -> tuple[str, ..
                 text = file.read().decode("utf-8", "replace")
         except OSError:
             continue
-        lines = deque((line for line in text.splitlines() if line.strip()), maxlen=limit)
+        lines = deque(_without_deep_frames(line for line in text.splitlines() if line.strip()), maxlen=limit)
         if lines:
             return tuple(lines)
     return ()
+
+
+def _without_deep_frames(lines: Iterable[str]) -> Iterator[str]:
+    for is_stack, group in groupby(lines, lambda line: line.startswith("\tat ")):
+        frames = list(group)
+        if not is_stack or len(frames) <= _FRAMES + 1:
+            yield from frames
+            continue
+        yield from frames[:_FRAMES]
+        yield f"\t... {len(frames) - _FRAMES} frames more"
