@@ -420,6 +420,9 @@ class Master:
 
     def _stop_job_master(self, stop: StopJobMaster) -> None:
         self._records.results.pop(stop.job, None)
+        if stop.failure is not None:
+            tail = "\n".join(stop.failure.log_tail)
+            log.warning("a warm application failed", application=stop.job, reason=stop.failure.reason, log_tail=tail)
         # What is worth keeping of an ended job is in its record and its events.
         self.job_masters.pop(stop.job, None)
         self._retire(job_master_address(stop.job))

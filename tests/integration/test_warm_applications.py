@@ -156,6 +156,18 @@ def test_what_the_settings_of_a_kind_forbid_is_left_out_of_its_practice(apps: Ap
 
 
 @pytest.mark.long
+def test_why_one_has_failed_is_in_the_masters_log(apps: Apps) -> None:
+    argv = ("submit", "--wait", "--quiet", *SMALL, "--num-executors", "2", "--conf", "spark.serializer=no.such.Class")
+    assert apps.sandbox.run(*argv, PROGRAM, "never").returncode != 0
+
+    def told() -> bool:
+        _, _, after = (apps.sandbox.directory / "master-0.log").read_text().partition("a warm application failed")
+        return "no.such.Class" in after
+
+    wait_for(told, 120, "the master's word on it")
+
+
+@pytest.mark.long
 def test_a_master_that_ends_leaves_none(apps: Apps) -> None:
     apps.until_waiting()
     apps.cluster.stop()

@@ -108,14 +108,14 @@ class Kept:
         self.warm = WarmApplications(WarmApplicationPolicy(**policy))
         self.count = 0
 
-    def begin(self, now: float) -> JobSpec | None:
-        """Begin what is wanted; it waits at once."""
+    def begin(self, now: float, *, waits: bool = True) -> JobSpec | None:
+        """Begin what is wanted; it waits at once, or never."""
         wanted = self.warm.wanted(now)
         if wanted is not None:
             self.count += 1
             job = JobId(f"warm-{self.count}")
             self.warm.begun(job, wanted)
-            self.warm.heard(job, 1, waits=True)
+            self.warm.heard(job, 1, waits=waits)
         return wanted
 
     def ending(self) -> list[JobId]:
@@ -221,6 +221,37 @@ def test_after_one_that_ended_by_itself_none_is_begun_for_a_while() -> None:
     assert kept.warm.wanted(32.0) == kind()
 
 
+def test_a_kind_whose_applications_fail_is_tried_ever_more_seldom_until_one_waits() -> None:
+    kept = Kept(most=1, quiet_s=0.0, idle_s=10_000.0)
+    kept.warm.take(spec(), 0.0)
+    now, pauses = 1.0, []
+    for attempt in range(1, 8):
+        assert kept.begin(now, waits=False) == kind()
+        kept.warm.gone(JobId(f"warm-{attempt}"), now, failed=True)
+        ended = now
+        # Another job of the kind changes nothing.
+        kept.warm.take(spec(), now)
+        while kept.warm.wanted(now) is None:
+            now += 1.0
+        pauses.append(now - ended)
+    assert kept.warm.outcomes == {"hit": 0, "miss": 8, "failed": 7}
+    assert pauses == [30.0, 60.0, 120.0, 240.0, 480.0, 600.0, 600.0]
+    kept.begin(now)
+    kept.warm.gone(JobId("warm-8"), now, failed=True)
+    assert kept.warm.wanted(now + 29.0) is None
+    assert kept.warm.wanted(now + 30.0) == kind()
+    assert kept.warm.outcomes["failed"] == 7
+
+
+def test_a_kind_whose_applications_fail_does_not_keep_others_from_theirs() -> None:
+    kept = Kept(most=2, quiet_s=0.0)
+    kept.warm.take(spec(), 0.0)
+    kept.warm.take(spec(**OTHER), 0.0)
+    assert kept.begin(1.0, waits=False) == kind(**OTHER)
+    kept.warm.gone(JobId("warm-1"), 2.0, failed=True)
+    assert kept.begin(3.0) == kind()
+
+
 def test_only_one_that_waits_and_is_not_to_end_is_taken_and_only_once() -> None:
     kept = Kept(most=1, quiet_s=0.0)
     kept.warm.begun(JobId("a"), kind())
@@ -233,6 +264,7 @@ def test_only_one_that_waits_and_is_not_to_end_is_taken_and_only_once() -> None:
     taken = kept.warm.take(spec(name="another", program="/b.py"), 0.0)
     assert taken is not None
     assert taken.job == "a"
+    assert kept.warm.outcomes == {"hit": 1, "miss": 3, "failed": 0}
     assert kept.warm.take(spec(), 0.0) is None
 
 

@@ -239,7 +239,7 @@ def test_its_words_are_acknowledged_and_its_end_ends_its_job_master() -> None:
         JobStatusAcknowledged(warm, 8)
     ]
     effects = desk.says(warm, 9, JobState.FAILED, warm=True, released=True)
-    assert effects.job_masters == [StopJobMaster(warm)]
+    assert effects.job_masters == [StopJobMaster(warm, JobResult(JobState.FAILED))]
     assert (effects.persist, effects.events) == ([], [])
     assert desk.machine.warm.entries == {}
 
@@ -247,7 +247,7 @@ def test_its_words_are_acknowledged_and_its_end_ends_its_job_master() -> None:
 def test_after_one_that_failed_the_next_is_not_begun_at_once() -> None:
     desk = Desk()
     warm = desk.warm_one()
-    assert StopJobMaster(warm) in desk.exits(warm).job_masters
+    assert StopJobMaster(warm, JobResult(JobState.FAILED, reason="it crashed")) in desk.exits(warm).job_masters
     assert starts(desk.wait(29)) == []
     assert [change.warm for change in starts(desk.wait(2))] == [True]
 

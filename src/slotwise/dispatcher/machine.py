@@ -219,8 +219,9 @@ class Dispatcher:
         self._out.learn(envelope.sender, envelope.sender_token)
         self.warm.heard(job, message.seq, message.waits and not message.state.is_final)
         if message.released:
-            self.warm.gone(job, now)
-            effects.job_masters.append(StopJobMaster(job))
+            failed = message.state is JobState.FAILED
+            self.warm.gone(job, now, failed=failed)
+            effects.job_masters.append(StopJobMaster(job, message.result if failed else None))
         else:
             self._out.send(effects, envelope.sender, JobStatusAcknowledged(job, message.seq))
 
@@ -260,8 +261,9 @@ class Dispatcher:
 
     def _on_job_master_exited(self, message: JobMasterExited, now: float, effects: Effects) -> None:
         if message.job in self.warm.entries:
-            self.warm.gone(message.job, now)
-            effects.job_masters.append(StopJobMaster(message.job))
+            self.warm.gone(message.job, now, failed=True)
+            failure = JobResult(JobState.FAILED, reason=message.reason)
+            effects.job_masters.append(StopJobMaster(message.job, failure))
             return
         record = self.jobs.get(message.job)
         if record is None or record.released:

@@ -14,6 +14,7 @@ from slotwise.model.job import JobSpec
 
 _KINDS_KEPT = 8
 _RETRY_S = 30.0
+_LONGEST_RETRY_S = 600.0
 # What these bring must come from the job itself: files may have changed since, and listeners would see what is not its.
 _OWN = (
     "spark.archives",
@@ -42,19 +43,28 @@ class WarmApplicationPolicy(msgspec.Struct, frozen=True):
 
 @dataclass
 class WarmEntry:
-    """One of them. ``waits``: it can be taken; ``ending``: it is to end; ``seq``: the last status that was heard."""
+    """One of them. ``waits``: it can be taken; ``waited``: it could once; ``ending``: it is to end; ``seq``: the last
+    status that was heard.
+    """
 
     job: JobId
     kind: JobSpec
     waits: bool = False
+    waited: bool = False
     ending: bool = False
     seq: int = 0
 
 
 @dataclass
 class _Recent:
+    """A kind of job. ``failures``: so many of its applications in a row have failed before they waited; the next one is
+    not begun before ``not_before``.
+    """
+
     kind: JobSpec
     used: float
+    failures: int = 0
+    not_before: float = 0.0
 
 
 def kind_of(spec: JobSpec) -> JobSpec | None:
@@ -71,6 +81,8 @@ class WarmApplications:
 
     def __init__(self, policy: WarmApplicationPolicy) -> None:
         self.entries: dict[JobId, WarmEntry] = {}
+        # Submissions that were given one, and that could have had one; those that failed before they waited.
+        self.outcomes = {"hit": 0, "miss": 0, "failed": 0}
         self._policy = policy
         self._recent: list[_Recent] = []
         self._not_before = 0.0
@@ -87,11 +99,15 @@ class WarmApplications:
         if self._policy.most <= 0 or (kind := kind_of(spec)) is None:
             return None
         self._not_before = max(self._not_before, now + self._policy.quiet_s)
-        self._recent = [recent for recent in self._recent if recent.kind != kind]
-        self._recent = [_Recent(kind, now), *self._recent[: _KINDS_KEPT - 1]]
+        known = self._find(kind) or _Recent(kind, now)
+        known.used = now
+        others = [recent for recent in self._recent if recent is not known]
+        self._recent = [known, *others[: _KINDS_KEPT - 1]]
         for entry in self.entries.values():
             if entry.waits and not entry.ending and entry.kind == kind:
+                self.outcomes["hit"] += 1
                 return self.entries.pop(entry.job)
+        self.outcomes["miss"] += 1
         return None
 
     def give_back(self, job: JobId, spec: JobSpec) -> None:
@@ -103,19 +119,20 @@ class WarmApplications:
     def wanted(self, now: float) -> JobSpec | None:
         """The kind of one to begin now, if any; and mark those that are not wanted any more."""
         self._recent = [recent for recent in self._recent if now - recent.used < self._policy.idle_s]
-        kinds = [self._recent[number % len(self._recent)].kind for number in range(self._policy.most) if self._recent]
-        missing = list(kinds)
+        missing = [self._recent[number % len(self._recent)] for number in range(self._policy.most) if self._recent]
         for entry in self.entries.values():
             if entry.ending:
                 continue
-            if entry.kind in missing:
-                missing.remove(entry.kind)
+            held = next((recent for recent in missing if recent.kind == entry.kind), None)
+            if held is not None:
+                missing.remove(held)
             else:
                 entry.ending = True
+        missing = [recent for recent in missing if now >= recent.not_before]
         # One at a time, and none while another makes room for it.
         if not missing or now < self._not_before or any(one.ending or not one.waits for one in self.entries.values()):
             return None
-        return missing[0]
+        return missing[0].kind
 
     def stop(self) -> None:
         """None is wanted any more."""
@@ -131,8 +148,24 @@ class WarmApplications:
         if seq > entry.seq:
             entry.seq = seq
             entry.waits = waits
+            entry.waited |= waits
+            if waits and (known := self._find(entry.kind)) is not None:
+                known.failures = 0
 
-    def gone(self, job: JobId, now: float) -> None:
-        """It has ended. If nobody here wanted that, another one is not begun at once."""
-        if not self.entries.pop(job).ending:
-            self._not_before = max(self._not_before, now + _RETRY_S)
+    def gone(self, job: JobId, now: float, *, failed: bool = False) -> None:
+        """It has ended. If nobody here wanted that, another one of its kind is not begun at once; and the later, the
+        more of them have ``failed`` before they waited.
+        """
+        entry = self.entries.pop(job)
+        if entry.ending:
+            return
+        failed = failed and not entry.waited
+        self.outcomes["failed"] += failed
+        if (known := self._find(entry.kind)) is None:
+            return
+        known.failures += failed
+        pause_s = min(_RETRY_S * 2 ** max(0, known.failures - 1), _LONGEST_RETRY_S)
+        known.not_before = max(known.not_before, now + pause_s)
+
+    def _find(self, kind: JobSpec) -> _Recent | None:
+        return next((recent for recent in self._recent if recent.kind == kind), None)

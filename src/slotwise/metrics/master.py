@@ -283,7 +283,10 @@ class MasterMetrics:
             states[record.state] += 1
         for state, count in states.items():
             yield "slotwise_jobs", (state.value,), count
-        warm = [entry.waits for entry in self._components.dispatcher.warm.entries.values()]
+        applications = self._components.dispatcher.warm
+        for outcome, count in applications.outcomes.items():
+            yield "slotwise_warm_application_outcomes_total", (outcome,), count
+        warm = [entry.waits for entry in applications.entries.values()]
         yield "slotwise_warm_applications", ("waiting",), sum(warm)
         yield "slotwise_warm_applications", ("starting",), len(warm) - sum(warm)
         living = [job for job, record in records.items() if not record.state.is_final]
@@ -343,6 +346,7 @@ _KEPT_ELSEWHERE = frozenset(
         "slotwise_log_write_errors_total",
         "slotwise_log_cut_bytes_total",
         "slotwise_uploads_received_bytes_total",
+        "slotwise_warm_application_outcomes_total",
         "spark_application_completed_tasks_total",
     }
 )

@@ -165,6 +165,14 @@ _ALL = (
         "Applications that wait for a job of their kind, or are being made for one.",
         ("state",),
     ),
+    Metric(
+        "slotwise_warm_application_outcomes_total",
+        "counter",
+        _JOBS,
+        "Submissions that were given a warm application (hit), or could have had one (miss); failed: applications that "
+        "never got ready, see the log.",
+        ("outcome",),
+    ),
     Metric("slotwise_jobs", "gauge", _JOBS, "Jobs that the master knows, by state.", ("state",)),
     Metric("slotwise_submissions_total", "counter", _JOBS, "Submissions that were accepted or refused.", ("outcome",)),
     Metric("slotwise_jobs_ended_total", "counter", _JOBS, "Jobs that ended under this master.", ("state",)),

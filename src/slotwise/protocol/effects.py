@@ -128,9 +128,12 @@ class StartJobMaster(msgspec.Struct, frozen=True):
 
 
 class StopJobMaster(msgspec.Struct, frozen=True):
-    """The job is over and recorded: end its JobMaster."""
+    """The job is over and recorded: end its JobMaster. ``failure``: why a warm application has failed, which is on no
+    record.
+    """
 
     job: JobId
+    failure: JobResult | None = None
 
 
 class Event(msgspec.Struct, frozen=True):
