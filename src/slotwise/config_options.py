@@ -340,7 +340,8 @@ _ALL = (
         "taskmanager.warm.rounds",
         "2",
         _N,
-        "How often each goes through a little work of its own first: more is faster for the first queries of a job.",
+        "How often each goes through a little work of its own first: more is faster for the first queries of a "
+        "job. 0: it does none.",
     ),
     Option(
         "taskmanager.warm.quiet-time",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Iterator
@@ -15,11 +16,7 @@ from tests.integration.clusters import NO_WARM_UNITS, PROGRAMS, SMALL, Cluster, 
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
-OPTIONS = (
-    *("-D", "taskmanager.warm.quiet-time=0 s"),
-    *("-D", "taskmanager.warm.rounds=1"),
-    *("--cpus", "3", "--memory", "5g"),
-)
+OPTIONS = ("-D", "taskmanager.warm.quiet-time=0 s", "--cpus", "3", "--memory", "5g")
 
 
 class Warm:
@@ -62,14 +59,14 @@ class Warm:
         return found
 
 
-@pytest.fixture(scope="module")
-def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warm]:
-    """The tests run in the order of this file."""
-    with sandbox_at(tmp_path_factory.mktemp("warm")) as sandbox:
+@contextlib.contextmanager
+def warm_cluster(directory: Path, rounds: int) -> Iterator[Warm]:
+    """One that has had a job, with so much practice of what waits."""
+    with sandbox_at(directory) as sandbox:
         sandbox.env[NO_WARM_UNITS] = "minimal"
         made = Cluster(sandbox)
         made.start_master("-D", "slot.idle.timeout=1 s")
-        made.start_worker(*OPTIONS)
+        made.start_worker(*OPTIONS, "-D", f"taskmanager.warm.rounds={rounds}")
         wait_for(lambda: len(made.json("workers")["taskmanagers"]) == 1, 30, "the worker")
         found = Warm(made)
         # Teaches the worker the sizes.
@@ -78,15 +75,43 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warm]:
         made.stop()
 
 
+def test_a_job_begins_in_processes_that_waited_and_sees_nothing_of_the_one_before(tmp_path: Path) -> None:
+    with warm_cluster(tmp_path, rounds=0) as warm:
+        warm.until_ready()
+        waiting = {process.pid for process in warm.sandbox.processes("WarmJvm")}
+        assert_nothing_was_said(warm)
+        look = warm.look("alpha")
+        assert look["pid"] in waiting
+        assert look["rows"] == 2
+        first: dict[str, Any] = warm.first  # type: ignore[attr-defined]
+        seen = json.dumps({**look, "folder": "", "said": ""}, default=str)
+        assert first["properties"]["spark.authenticate.secret"] not in seen
+        for what in ("conf", "env", "jvm_env", "properties", "modules"):
+            assert set(look[what]) == set(first[what])
+        wait_for(lambda: warm.counts().get("hits", 0) == 2, 30, "the counts of its driver and its executor")
+
+
+@pytest.fixture(scope="module")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warm]:
+    """The tests with it run in the order of this file."""
+    with warm_cluster(tmp_path_factory.mktemp("warm"), rounds=1) as made:
+        yield made
+
+
+def assert_nothing_was_said(warm: Warm) -> None:
+    """What waits has practised without an error."""
+    for said in warm.sandbox.temporary.glob("**/.warm-*/*"):
+        assert said.name not in ("jvm.log", "program.err") or said.read_text() == ""
+
+
 @pytest.fixture(scope="module")
 def looks(warm: Warm) -> list[dict[str, Any]]:
     """What a job sees in processes that waited."""
     warm.until_ready()
     waiting = {process.pid for process in warm.sandbox.processes("WarmJvm")}
-    # They have practised with others, which are gone, and without an error.
+    # They have practised with others, which are gone.
     assert warm.sandbox.processes("PracticeDriver") == warm.sandbox.processes("CoarseGrainedExecutor") == []
-    for said in warm.sandbox.temporary.glob("**/.warm-*/*"):
-        assert said.name not in ("jvm.log", "program.err") or said.read_text() == ""
+    assert_nothing_was_said(warm)
     found = warm.look("alpha")
     assert found["pid"] in waiting
     return [found]

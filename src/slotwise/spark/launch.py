@@ -219,7 +219,7 @@ def warm_command(slot: SlotContext, heap_bytes: int, cores: int, *, driver: bool
     # The heap never shrinks below what it has at first, a part of the machine's memory if nobody says.
     start = FromCache((f"-Xms{_WARM_HEAP_BYTES // MIB}m", *cache.flags), cache.jars)
     jvm = _Jvm(slot, spark_class_path(slot), heap_bytes, cores, (), start, {})
-    practice = str(_practice_file(slot)) if driver else ""
+    practice = _practice_file(slot) if driver else ""
     return jvm.command("warm", (WARM_CLASS, str(slot.warm_rounds), practice), env, str(slot.directory))
 
 
@@ -229,11 +229,12 @@ def warm_program_command(slot: SlotContext) -> Command:
     env.setdefault("PYTHONHASHSEED", "0")
     env.setdefault("PYTHONUNBUFFERED", "1")
     env["SPARK_HOME"] = str(slot.spark_home)
-    return Command((slot.python, str(RUNNER), "--wait", str(_practice_file(slot))), env, {}, str(slot.directory))
+    return Command((slot.python, str(RUNNER), "--wait", _practice_file(slot)), env, {}, str(slot.directory))
 
 
-def _practice_file(slot: SlotContext) -> Path:
-    return slot.directory / "practice"
+def _practice_file(slot: SlotContext) -> str:
+    """Where a driver's JVM tells its Python how to practise; nothing where it does not, and would be waited for."""
+    return str(slot.directory / "practice") if slot.warm_rounds else ""
 
 
 # ---- what they share ----
