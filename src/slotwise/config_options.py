@@ -341,7 +341,7 @@ _ALL = (
         "2",
         _N,
         "How often each goes through a little work of its own first: more is faster for the first queries of a "
-        "job. 0: it does none.",
+        "job. 0: processes that wait do none.",
     ),
     Option(
         "taskmanager.warm.quiet-time",

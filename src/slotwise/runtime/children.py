@@ -15,7 +15,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from time import monotonic
 from typing import IO
@@ -148,10 +148,15 @@ def _group_has_members(group: int) -> bool:
         os.killpg(group, 0)
     except OSError:
         return False
-    # A zombie counts as one there, and stays one where the machine's first process reaps none.
+    # There a zombie counts, which stays one where the machine's first process reaps none.
+    return _anybody_lives_in(group, os.getpgid)
+
+
+def _anybody_lives_in(leader: int, membership: Callable[[int], int]) -> bool:
+    """Whether there is a process in the group or session of ``leader``, by ``os.getpgid`` or ``os.getsid``."""
     for pid in psutil.pids():
         with contextlib.suppress(OSError):
-            if os.getpgid(pid) == group and birth(pid) is not None:
+            if membership(pid) == leader and birth(pid) is not None:
                 return True
     return False
 
@@ -211,16 +216,8 @@ def sweep(file: Path, spared: Collection[int] = ()) -> int:
         if pid in spared:
             continue
         now = birth(pid)
-        if now != born and (now is not None or not _session_has_members(pid)):
+        if now != born and (now is not None or not _anybody_lives_in(pid, os.getsid)):
             continue
         killed += 1
         signal_group(pid, signal.SIGKILL)
     return killed
-
-
-def _session_has_members(session: int) -> bool:
-    for pid in psutil.pids():
-        with contextlib.suppress(OSError):
-            if os.getsid(pid) == session:
-                return True
-    return False
