@@ -17,10 +17,11 @@ import subprocess
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from time import monotonic
 from typing import IO
 
 import psutil
+
+from slotwise.runtime.clock import monotonic
 
 _PR_SET_PDEATHSIG = 1
 _POLL_S = 0.05
