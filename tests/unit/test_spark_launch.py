@@ -183,6 +183,23 @@ def test_sizes_that_do_not_follow_from_the_conf_are_set() -> None:
     assert conf["spark.executor.pyspark.memory"] == "300m"
 
 
+@pytest.mark.parametrize(
+    ("stated", "size"),
+    [
+        ({"spark.executor.memory": "1g"}, "4m"),
+        ({"spark.executor.memory": "16g"}, "4m"),
+        ({"spark.executor.memory": "1g", "spark.buffer.pageSize": "16m"}, "16m"),
+        # Spark's own are as small, or a task could run out of them.
+        ({"spark.executor.memory": "1g", "spark.executor.cores": "3"}, None),
+        ({"spark.executor.memory": "17g"}, None),
+        ({"spark.memory.offHeap.enabled": "true", "spark.memory.offHeap.size": "1g"}, None),
+    ],
+)
+def test_pages_of_memory_are_small_where_sparks_own_are_large(stated: dict[str, str], size: str | None) -> None:
+    conf = driver_conf(driver(stated, executor=job_sizes(stated).executor), slot())
+    assert conf.get("spark.buffer.pageSize") == size
+
+
 def test_dynamic_allocation_bounds() -> None:
     conf = driver_conf(
         driver({"spark.dynamicAllocation.enabled": "true"}, min_executors=1, initial_executors=2, max_executors=5),

@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from slotwise.model.executor_conf import overhead_bytes
-from slotwise.model.job import JobSpec
+from slotwise.model.job import ExecutorSize, JobSpec
 from slotwise.model.process import DriverProcess, ExecutorProcess
-from slotwise.model.resources import MIB
+from slotwise.model.resources import GIB, MIB
 from slotwise.spark.java import Java
 from slotwise.spark.jvm_files import argument_file, log_configuration, names_log_configuration
 from slotwise.spark.jvm_flags import HOT_LATER, NO_CACHE, FromCache, fits
@@ -39,6 +39,11 @@ _SMALLEST_SERIAL_HEAP_BYTES = 512 * MIB
 """Below, the serial collector's survivor space pushes what Spark sees as heap under its floor of 450 MiB."""
 
 _WARM_HEAP_BYTES = 48 * MIB
+
+_PAGE_BYTES = 4 * MIB
+_LARGE_PAGES_FROM_BYTES = 512 * MIB
+_LARGE_PAGES_TO_BYTES = 16 * GIB
+"""A task has 8192 pages at most, 32 GiB here."""
 
 _GATEWAY_VARIABLES = ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET", "PYSPARK_SUBMIT_ARGS")
 _INHERITED_TO_DROP = ("SPARK_HOME", "SPARK_LOCAL_DIRS", "SPARK_EXECUTOR_DIRS", "SPARK_REMOTE")
@@ -295,6 +300,8 @@ def driver_conf(process: DriverProcess, slot: SlotContext) -> dict[str, str]:
         "spark.shuffle.reduceLocality.enabled": "false",
         "spark.dynamicAllocation.shuffleTracking.enabled": "true",
     }
+    if _has_large_pages(spec.executor):
+        conf["spark.buffer.pageSize"] = f"{_PAGE_BYTES // MIB}m"
     if "spark.driver.host" in spec.conf:
         del conf["spark.driver.bindAddress"]
     conf.update(spec.conf)
@@ -316,6 +323,14 @@ def driver_conf(process: DriverProcess, slot: SlotContext) -> dict[str, str]:
         # Has executors put their pyspark on the path of that interpreter's workers (a second slower to start).
         conf["spark.executorEnv.SPARK_HOME"] = str(slot.spark_home)
     return conf
+
+
+def _has_large_pages(executor: ExecutorSize) -> bool:
+    """Whether Spark by itself would have operators reserve memory in larger pages than here. Spark divides by 16 what
+    each core has, 64 MiB at most, and each operator of a task clears one for itself, though it had three rows.
+    """
+    per_core = executor.heap_bytes / executor.cores
+    return not executor.off_heap_bytes and _LARGE_PAGES_FROM_BYTES <= per_core <= _LARGE_PAGES_TO_BYTES
 
 
 def _size_settings(spec: JobSpec) -> dict[str, str]:
