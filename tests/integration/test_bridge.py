@@ -225,6 +225,21 @@ def test_hadoops_settings_travel_without_the_places_where_they_come_from(worker:
     assert sources == []
 
 
+def test_a_program_gets_all_settings_by_one_question(worker: Worker, driver: Driver) -> None:
+    driver.send(
+        "from py4j.clientserver import JavaClient\n"
+        "conf = sc.getConf().set('spark.odd', 'a=\\n\"ß\"')\n"
+        "asked, send = [], JavaClient.send_command\n"
+        "JavaClient.send_command = lambda self, *words, **more: asked.append(words) or send(self, *words, **more)\n"
+        "found = conf.getAll()\n"
+        "JavaClient.send_command = send\n"
+        "one_by_one = [(each._1(), each._2()) for each in conf._jconf.getAll()]\n"
+        "result = [found == one_by_one, len(asked), dict(found)['spark.odd'], len(found) > 20]"
+    )
+    # One to find the class, one to find its method, one to call that.
+    assert driver.answer() == [True, 3, 'a=\n"ß"', True]
+
+
 def test_killing_executors_by_hand_reports_them(worker: Worker, driver: Driver) -> None:
     victim = next(key for key in worker.report.registered if worker.executors[key].profile_id == 0)
     driver.send(f"result = sc._jsc.sc().killExecutor({victim!r})")

@@ -14,7 +14,7 @@ import org.apache.spark.sql.classic.{SparkSession => ClassicSession}
 
 /**
  * A context that is made before anybody knows what for. Used by `runner.py`, by the gateway: [[begin]], a little work,
- * [[ready]], [[listen]] until the program is known; then [[take]], when the program asks for a context.
+ * [[rehearse]], [[ready]], [[listen]] until the program is known; then [[take]], when the program asks for a context.
  */
 object WarmApplication {
   private val lock = new Object
@@ -74,21 +74,35 @@ object WarmApplication {
    */
   def take(conf: SparkConf): JavaSparkContext = {
     val made = lock.synchronized { val made = context.get; context = None; made }
-    val wanted = settings(conf)
-    val session = SparkSession.getDefaultSession
-    val other = (wanted.keySet ++ requested.keySet).filter(key => wanted.get(key) != requested.get(key)) - AppName
-    if (made.sc.isStopped || !other.forall(key => wanted.contains(key) && session.exists(_.conf.isModifiable(key)))) {
+    if (adapt(made, settings(conf))) made
+    else {
       SparkSession.clearDefaultSession()
       made.stop()
       null
-    } else {
+    }
+  }
+
+  /** What [[take]] does for a program without settings of its own, for practice: the context stays here. */
+  def rehearse(conf: SparkConf): JavaSparkContext = {
+    val made = lock.synchronized(context).get
+    adapt(made, settings(conf))
+    made
+  }
+
+  /** Whether the context can serve a program that asks for these settings; it has them then. */
+  private def adapt(made: JavaSparkContext, wanted: Map[String, String]): Boolean = {
+    val session = SparkSession.getDefaultSession
+    val other = (wanted.keySet ++ requested.keySet).filter(key => wanted.get(key) != requested.get(key)) - AppName
+    def changeable(key: String) = wanted.contains(key) && session.exists(_.conf.isModifiable(key))
+    val fits = !made.sc.isStopped && other.forall(changeable)
+    if (fits) {
       other.foreach { key =>
         made.sc.conf.set(key, wanted(key))
         session.foreach(_.conf.set(key, wanted(key)))
       }
       rename(made.sc, wanted(AppName))
-      made
     }
+    fits
   }
 
   private[slotwise] def tell(order: JsonNode): Unit = lock.synchronized {

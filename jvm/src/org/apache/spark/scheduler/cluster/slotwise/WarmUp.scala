@@ -128,6 +128,8 @@ private[slotwise] object WarmUp extends Logging {
     s"select k, sort_array(collect_set(s)), approx_percentile(d, 0.5), count_if(v > $n) from t group by k",
     s"select max(size(l)) from (select v % 300 g, collect_list(d + $n) l from t group by v % 300)",
     s"select s, stddev(d + $n), corr(d, v), first(k) from t group by s having count(*) > 2",
+    // One that keeps numbers, and for which no code of its own is made.
+    s"select k, s, approx_count_distinct(v % $n), sum(d) from t group by k, s having approx_count_distinct(v + $n) > 1",
     s"select k, s, sum(d + $n) from t group by cube(k, s)",
     s"select sum(v) over (partition by s order by v rows between 2 preceding and current row) + $n, " +
       "lag(v) over (partition by s order by v) from t limit 5",
