@@ -154,6 +154,7 @@ def test_the_numbers_are_those_of_an_independent_computation(run: Run) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_the_same_program_without_slotwise_writes_the_same_rows(run: Run, tmp_path: Path) -> None:
     java = find_java()
     modules = subprocess.run([java.path, "--list-modules"], capture_output=True, text=True, timeout=60, check=True)

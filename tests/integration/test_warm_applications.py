@@ -87,6 +87,7 @@ def test_a_job_of_the_kind_gets_the_application_that_waits(apps: Apps) -> None:
     assert found["cwd"] == cold["cwd"]
     assert found["names"] == ["the second"] * 3
     assert found["views"] == []
+    assert found["threads"] == cold["threads"]
     assert found["executors"] == 2
     # Spark's pages begin with this program.
     assert found["told"] == cold["told"]

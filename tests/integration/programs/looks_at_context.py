@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import threading
 import urllib.request
 
 from pyspark.sql import SparkSession
@@ -27,6 +28,7 @@ print(
         {
             "python": os.getpid(),
             "jvm": int(context._jvm.java.lang.ProcessHandle.current().pid()),
+            "threads": threading.active_count(),
             "argv": sys.argv[1:],
             "cwd": os.getcwd(),
             "rows": sorted(tuple(row) for row in rows),
