@@ -326,8 +326,10 @@ def driver_conf(process: DriverProcess, slot: SlotContext) -> dict[str, str]:
 
 
 def _has_large_pages(executor: ExecutorSize) -> bool:
-    """Whether Spark by itself would have operators reserve memory in larger pages than here. Spark divides by 16 what
-    each core has, 64 MiB at most, and each operator of a task clears one for itself, though it had three rows.
+    """Whether Spark's own pages of memory are larger than ``_PAGE_BYTES``, and so many of those are enough for a task.
+
+    Spark's are a sixteenth of what each core has, 64 MiB at most, and each operator of a task clears one for itself,
+    though it had three rows.
     """
     per_core = executor.heap_bytes / executor.cores
     return not executor.off_heap_bytes and _LARGE_PAGES_FROM_BYTES <= per_core <= _LARGE_PAGES_TO_BYTES

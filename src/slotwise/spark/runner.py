@@ -50,7 +50,6 @@ _STOP_TIMEOUT_S = 15.0
 _CONTEXTS_A_ROUND = 2
 _READS = 3
 _REHEARSALS = 3
-_BRIDGE = "org.apache.spark.scheduler.cluster.slotwise."
 
 
 def main(argv: "list[str]") -> int:
@@ -140,15 +139,13 @@ def _use(practice: str) -> None:
         told = json.loads(file.read())
     os.environ.update(PYSPARK_GATEWAY_PORT=str(told["port"]), PYSPARK_GATEWAY_SECRET=told["secret"])
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
     path = practice + "-rows.parquet"
     contexts = [told["conf"]] * (_CONTEXTS_A_ROUND * told["rounds"]) + [told["cluster"]]
     for number, conf in enumerate(contexts):
         if number == len(contexts) - 1:
-            jvm: Any = SparkContext._jvm
-            jvm.org.apache.spark.scheduler.cluster.slotwise.WarmJvm.tidy()
+            _bridge("WarmJvm").tidy()
         spark = SparkSession.builder.config(map=conf).getOrCreate()
         if not number:
             spark.range(0, 4000, 1, 2).selectExpr("id % 7 as k", "id as v").write.parquet(path)
@@ -169,8 +166,8 @@ def _wait_in_context(rounds: int) -> "list[str]":
 
     initialize = SparkContext._initialize_context
 
-    def begin(self: Any, conf: Any) -> Any:
-        return getattr(self._jvm, _BRIDGE + "WarmApplication").begin(conf, rounds)
+    def begin(_self: Any, conf: Any) -> Any:
+        return _bridge("WarmApplication").begin(conf, rounds)
 
     def rehearse(_self: Any, conf: Any) -> Any:
         return control.rehearse(conf)
@@ -188,7 +185,7 @@ def _wait_in_context(rounds: int) -> "list[str]":
 
     SparkContext._initialize_context = begin  # type: ignore[method-assign,assignment]
     spark = SparkSession.builder.getOrCreate()
-    control = getattr(spark.sparkContext._jvm, _BRIDGE + "WarmApplication")
+    control = _bridge("WarmApplication")
     files = dict(_try(control.work, rounds) or {})
     _work_a_little(spark)
     SparkContext._initialize_context = rehearse  # type: ignore[method-assign,assignment]
@@ -209,8 +206,18 @@ def _wait_in_context(rounds: int) -> "list[str]":
     return [known["program"], *known["args"]]
 
 
+def _bridge(name: str) -> Any:
+    """An object of Slotwise's own in the driver's JVM, once there is a gateway to it."""
+    from pyspark import SparkContext
+
+    # By its whole name at once: part by part, the JVM would be asked for each package.
+    return getattr(SparkContext._jvm, "org.apache.spark.scheduler.cluster.slotwise." + name)
+
+
 def _settle() -> None:
-    """No collection is to come upon what is left of the imports and the practice while the program runs."""
+    """Have Python's collector take what the imports and the practice have left, and pass over the rest for good, so
+    that it does not go through all that while the program runs.
+    """
     gc.collect()
     gc.freeze()
 
@@ -227,8 +234,8 @@ def _ask_for_settings_at_once() -> None:
     def at_once(self: Any) -> "list[tuple[str, str]]":
         if self._jconf is None or SparkContext._jvm is None:
             return one_by_one(self)
-        asked = getattr(SparkContext._jvm, _BRIDGE + "ProgramSettings").all(self._jconf)
-        return [(name, value) for name, value in json.loads(asked)]
+        told = _bridge("ProgramSettings").all(self._jconf)
+        return [(name, value) for name, value in json.loads(told)]
 
     SparkConf.getAll = at_once  # type: ignore[method-assign]
 
