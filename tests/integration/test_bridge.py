@@ -234,9 +234,11 @@ def test_a_program_gets_all_settings_by_one_question(worker: Worker, driver: Dri
         "found = conf.getAll()\n"
         "JavaClient.send_command = send\n"
         "one_by_one = [(each._1(), each._2()) for each in conf._jconf.getAll()]\n"
-        "result = [found == one_by_one, len(asked), dict(found)['spark.odd'], len(found) > 20]"
+        "questions = [words[0] for words in asked if not words[0].startswith('m\\n')]\n"
+        "result = [found == one_by_one, len(questions), dict(found)['spark.odd'], len(found) > 20]"
     )
-    # One to find the class, one to find its method, one to call that.
+    # One to find the class, one to find its method, one to call that. What starts with an m lets go of an object that
+    # is garbage here, whenever Python finds that.
     assert driver.answer() == [True, 3, 'a=\n"ß"', True]
 
 

@@ -101,13 +101,15 @@ def changed(command: SlotCommand, **changes: object) -> SlotCommand:
 class Setting:
     """An owner of slots with a pool. ``env``: of what is started to wait."""
 
-    def __init__(self, tmp_path: Path, policy: WarmPolicy, first: tuple[Shape, ...]) -> None:
-        self.owner = Owner(make_home(tmp_path / "base", "w"), 0.0, make_store(tmp_path))
+    def __init__(
+        self, tmp_path: Path, policy: WarmPolicy, first: tuple[Shape, ...], orphan_timeout_s: float = 0.0
+    ) -> None:
+        self.owner = Owner(make_home(tmp_path / "base", "w"), orphan_timeout_s, make_store(tmp_path))
         self.launcher = PoolLauncher()
         self.owner.runner._launcher = self.launcher
         self.env: dict[str, str] = {}
         self.slots = self.owner.home.directory / "slots"
-        self.keepers = KeeperSettings(self.owner.home.lock, 0.0, 0.5)
+        self.keepers = KeeperSettings(self.owner.home.lock, orphan_timeout_s, 0.5)
         self.pool = self.launcher.pool = WarmPool(
             self.slots,
             TOTAL,
@@ -440,15 +442,22 @@ def test_a_restarted_worker_takes_over_what_one_that_waited_has_become(tmp_path:
     asyncio.run(scenario())
 
 
-def test_one_whose_worker_died_before_it_was_told_is_not_taken_for_running(tmp_path: Path) -> None:
+def test_one_whose_worker_died_before_it_was_told_is_not_taken_for_running(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def nothing(*_: object) -> None:
+        """What the dead do."""
+
     async def scenario() -> None:
-        made = Setting(tmp_path, AT_ONCE, (SMALL,))
+        # What is kept must live until the next worker is there.
+        made = Setting(tmp_path, AT_ONCE, (SMALL,), orphan_timeout_s=5.0)
         made.env = {"DEAF": "1"}
         await made.until_ready()
         (pid,) = made.pids()
         made.owner.start("s-1", "true")
         await made.until(lambda: list(made.slots.glob("s-1/slot.json")), "the hand-over")
         made.pool._task.cancel()  # type: ignore[union-attr]
+        monkeypatch.setattr(made.owner.runner, "_end_all", nothing)
         for task in made.owner.runner._tasks:
             task.cancel()
         await made.owner.shipper.stop()
