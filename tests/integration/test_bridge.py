@@ -242,6 +242,35 @@ def test_a_program_gets_all_settings_by_one_question(worker: Worker, driver: Dri
     assert driver.answer() == [True, 3, 'a=\n"ß"', True]
 
 
+def test_a_warm_jvm_asks_once_for_a_class_that_is_not_there(worker: Worker, driver: Driver) -> None:
+    driver.send(
+        "import pathlib, tempfile\n"
+        "jvm, folder = sc._jvm, pathlib.Path(tempfile.mkdtemp())\n"
+        "def over(parent):\n"
+        "    return jvm.org.apache.spark.scheduler.cluster.slotwise.AbsentClasses.of(parent)\n"
+        "def parent():\n"
+        "    urls = sc._gateway.new_array(jvm.java.net.URL, 1)\n"
+        "    urls[0] = jvm.java.net.URI(folder.as_uri() + '/').toURL()\n"
+        "    return jvm.java.net.URLClassLoader(urls, None)\n"
+        "def found(loader, name):\n"
+        "    try:\n"
+        "        return loader.loadClass(name).getName()\n"
+        "    except Exception as error:\n"
+        "        return error.java_exception.toString()\n"
+        "name = 'py4j.Py4JException'\n"
+        "shared = parent()\n"
+        "early, late = over(shared), over(shared)\n"
+        "result = [found(early, name), found(early, 'java.lang.String')]\n"
+        "file = folder / 'py4j' / 'Py4JException.class'\n"
+        "stream = jvm.java.lang.ClassLoader.getSystemClassLoader().getResourceAsStream('py4j/Py4JException.class')\n"
+        "file.parent.mkdir()\n"
+        "file.write_bytes(stream.readAllBytes())\n"
+        "result += [found(shared, name), found(early, name), found(late, name)]"
+    )
+    absent = "java.lang.ClassNotFoundException: py4j.Py4JException"
+    assert driver.answer() == [absent, "java.lang.String", "py4j.Py4JException", absent, "py4j.Py4JException"]
+
+
 def test_killing_executors_by_hand_reports_them(worker: Worker, driver: Driver) -> None:
     victim = next(key for key in worker.report.registered if worker.executors[key].profile_id == 0)
     driver.send(f"result = sc._jsc.sc().killExecutor({victim!r})")

@@ -89,6 +89,8 @@ def test_a_job_of_the_kind_gets_the_application_that_waits(apps: Apps) -> None:
     assert found["views"] == []
     assert found["threads"] == cold["threads"]
     assert found["executors"] == 2
+    assert cold["absent"] == [0, 0]
+    assert min(found["absent"]) > 0
     # Spark's pages begin with this program.
     assert found["told"] == cold["told"]
     assert min(found["told"]) > 0

@@ -13,7 +13,7 @@ from slotwise.model.job import JobSpec
 from slotwise.model.process import DriverProcess, ExecutorLaunch, ExecutorProcess
 from slotwise.spark.conf import job_sizes
 from slotwise.spark.java import Java
-from slotwise.spark.jvm_files import argument_file
+from slotwise.spark.jvm_files import ONE_LOG_CONTEXT, argument_file
 from slotwise.spark.jvm_flags import NO_CACHE, FromCache
 from slotwise.spark.jvm_modules import module_options
 from slotwise.spark.launch import (
@@ -108,6 +108,14 @@ def test_the_drivers_jvm() -> None:
     assert env["_PYSPARK_DRIVER_CONN_INFO_PATH"] == "/slots/a 1/gateway-3"
     assert env["SPARK_HOME"] == "/site/pyspark"
     assert env["PATH"] == "/bin"
+
+
+@pytest.mark.parametrize(
+    ("own", "ours"), [("-Dx=1", True), ("-Dlog4j2.contextSelector=a.B", False), ("-DLog4jContextSelector=a.B", False)]
+)
+def test_all_of_a_jvm_logs_in_one_context_unless_the_job_says_otherwise(own: str, ours: bool) -> None:
+    words = arguments(driver_jvm_command(driver({"spark.driver.extraJavaOptions": own}), slot()))
+    assert (ONE_LOG_CONTEXT in words, own in words) == (ours, True)
 
 
 @pytest.mark.parametrize("java_major", [17, 21, 25])

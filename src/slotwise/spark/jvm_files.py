@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+_LOG_CONTEXTS = ("-Dlog4j2.contextSelector=", "-DLog4jContextSelector=")
+
+ONE_LOG_CONTEXT = f"{_LOG_CONTEXTS[0]}org.apache.logging.log4j.core.selector.BasicContextSelector"
+"""One context of loggers for a whole JVM. By default Log4j walks the stack whenever somebody asks for a logger, to find
+whose context it is; Spark asks for one for each of its objects that logs, and all of them are in one context anyway.
+"""
+
 
 def argument_file(arguments: Iterable[str]) -> str:
     """A Java argument file: one quoted argument a line."""
@@ -39,3 +46,8 @@ logger.functions.level = error
 def names_log_configuration(options: Iterable[str]) -> bool:
     """Whether a JVM with these options has a Log4j configuration of its own."""
     return any(word.startswith(("-Dlog4j2.configurationFile=", "-Dlog4j.configurationFile=")) for word in options)
+
+
+def names_log_contexts(options: Iterable[str]) -> bool:
+    """Whether these options say themselves how many contexts of loggers there are."""
+    return any(word.startswith(_LOG_CONTEXTS) for word in options)

@@ -23,7 +23,13 @@ from slotwise.model.job import ExecutorSize, JobSpec
 from slotwise.model.process import DriverProcess, ExecutorProcess
 from slotwise.model.resources import GIB, MIB
 from slotwise.spark.java import Java
-from slotwise.spark.jvm_files import argument_file, log_configuration, names_log_configuration
+from slotwise.spark.jvm_files import (
+    ONE_LOG_CONTEXT,
+    argument_file,
+    log_configuration,
+    names_log_configuration,
+    names_log_contexts,
+)
 from slotwise.spark.jvm_flags import HOT_LATER, NO_CACHE, FromCache, fits
 from slotwise.spark.jvm_modules import module_options
 
@@ -395,6 +401,8 @@ class _Jvm:
         if not names_log_configuration(user):
             arguments.append(f"-Dlog4j2.configurationFile={(slot.directory / 'log4j2.properties').as_uri()}")
             all_files["log4j2.properties"] = log_configuration(slot.log_level)
+        if not names_log_contexts(user):
+            arguments.append(ONE_LOG_CONTEXT)
         arguments += [*user, *(f"-D{key}={value}" for key, value in sorted(self.conf.items()))]
         all_files[f"{name}.args"] = argument_file(arguments)
         argv = (str(slot.java.path), f"@{slot.directory / f'{name}.args'}", *main)

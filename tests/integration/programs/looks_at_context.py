@@ -14,6 +14,12 @@ for pair in (word for word in sys.argv[1:] if "=" in word):
 spark = builder.getOrCreate()
 context = spark.sparkContext
 rows = spark.range(1000).selectExpr("id % 5 as k").groupBy("k").count().collect()
+# The driver's JVM and an executor's: how many classes each remembers not to have.
+ABSENT = "org.apache.spark.scheduler.cluster.slotwise.AbsentClasses"
+absent = [
+    getattr(context._jvm, ABSENT).remembered(),
+    int(spark.range(1).selectExpr(f"java_method('{ABSENT}', 'remembered')").first()[0]),
+]
 
 
 def told(what):
@@ -38,6 +44,7 @@ print(
                 spark.conf.get("spark.sql.shuffle.partitions"),
                 spark.newSession().conf.get("spark.sql.shuffle.partitions"),
             ],
+            "absent": absent,
             "views": [table.name for table in spark.catalog.listTables() if table.isTemporary],
             "ui": context.uiWebUrl,
             "told": [

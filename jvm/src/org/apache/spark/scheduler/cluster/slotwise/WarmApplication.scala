@@ -29,6 +29,8 @@ object WarmApplication {
    * does for itself before, if it has not waited before.
    */
   def begin(conf: SparkConf, rounds: Int): JavaSparkContext = {
+    // The program will speak to this thread, too.
+    AbsentClasses.remember()
     WarmJvm.warmUp(rounds, folder) { place =>
       WarmUp.rounds(place, rounds)
       WarmJvm.tidy()

@@ -37,6 +37,7 @@ object WarmJvm extends Logging {
   def main(arguments: Array[String]): Unit = {
     val folder = Paths.get(arguments(2)).toAbsolutePath
     val rounds = arguments(0).toInt
+    AbsentClasses.remember()
     warmUp(rounds, folder) { place =>
       if (arguments(1).nonEmpty) {
         WarmUp.rounds(place, rounds)
@@ -157,6 +158,7 @@ object WarmJvm extends Logging {
 /** An executor of a warm application: it works first, for itself. Arguments: how much, then the executor's own. */
 object WarmExecutor {
   def main(arguments: Array[String]): Unit = {
+    AbsentClasses.remember()
     WarmJvm.warmUp(arguments.head.toInt, Paths.get("").toAbsolutePath) { place =>
       WarmUp.rounds(place, arguments.head.toInt)
       WarmJvm.tidy()
