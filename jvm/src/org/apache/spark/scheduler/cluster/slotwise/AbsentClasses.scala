@@ -40,7 +40,7 @@ private[slotwise] object AbsentClasses {
   def remember(): Unit = {
     val thread = Thread.currentThread()
     thread.getContextClassLoader match {
-      case _: AbsentClasses =>
+      case null | _: AbsentClasses =>
       case loader => thread.setContextClassLoader(of(loader))
     }
   }
