@@ -28,6 +28,14 @@ def told(what):
         return json.load(answer)
 
 
+def tasks_and_more():
+    """How many jobs, stages, queries and tasks it has had."""
+    return [
+        *(len(told(what)) for what in ("jobs", "stages", "sql")),
+        sum(executor["totalTasks"] for executor in told("executors")),
+    ]
+
+
 context._jsc.sc().listenerBus().waitUntilEmpty()
 print(
     json.dumps(
@@ -47,10 +55,7 @@ print(
             "absent": absent,
             "views": [table.name for table in spark.catalog.listTables() if table.isTemporary],
             "ui": context.uiWebUrl,
-            "told": [
-                *(len(told(what)) for what in ("jobs", "stages", "sql")),
-                sum(executor["totalTasks"] for executor in told("executors")),
-            ],
+            "told": tasks_and_more() if context.uiWebUrl else [],
             "executors": context._jsc.sc().getExecutorMemoryStatus().size() - 1,
         }
     )
