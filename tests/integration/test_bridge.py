@@ -242,10 +242,10 @@ def test_a_program_gets_all_settings_by_one_question(worker: Worker, driver: Dri
     assert driver.answer() == [True, 3, 'a=\n"ß"', True]
 
 
-def test_a_warm_jvm_asks_once_for_a_class_that_is_not_there(worker: Worker, driver: Driver) -> None:
+def test_a_warm_jvm_asks_once_for_a_class_that_is_not_there(worker: Worker, driver: Driver, tmp_path: Path) -> None:
     driver.send(
-        "import pathlib, tempfile\n"
-        "jvm, folder = sc._jvm, pathlib.Path(tempfile.mkdtemp())\n"
+        "import pathlib\n"
+        f"jvm, folder = sc._jvm, pathlib.Path({str(tmp_path)!r})\n"
         "def over(parent):\n"
         "    return jvm.org.apache.spark.scheduler.cluster.slotwise.AbsentClasses.of(parent)\n"
         "def parent():\n"
